@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT
+#
+# make            build/berth and build/mkmodel
+# make up         install what building needs, build, bring the demo fleet up and ask it a question
+# make down       stop the demo fleet
+# make check      install what testing needs, run every test
+# make help       everything else
+#
+# A module is a folder of src/: its .c files are found, not listed. Other builds of the same tree live beside the first:
+# make BUILD=build/asan SAN=address,undefined.
+
+BUILD  ?= build
+PREFIX ?= /usr/local
+CC     ?= cc
+CFLAGS ?= -O2 -g
+SAN    ?=
+WERROR ?=
+
+PKGS   := libuv libllhttp yyjson yaml-0.1 openssl
+WARN   := -Wall -Wextra -Wmissing-prototypes -Wstrict-prototypes -Wshadow -Wvla -Wformat=2 -Wconversion -Wno-sign-conversion \
+          -Wpointer-arith -Wwrite-strings -Wundef -Wimplicit-fallthrough
+VERSION := 0.1.0
+
+ifneq ($(SAN),)
+SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all
+endif
+ifneq ($(WERROR),)
+WARN += -Werror
+endif
+
+# Packages are looked up when something is compiled, so that `make deps` works on a bare machine.
+PKG_CFLAGS = $(eval PKG_CFLAGS := $$(shell pkg-config --cflags $(PKGS)))$(PKG_CFLAGS)
+PKG_LIBS   = $(eval PKG_LIBS := $$(shell pkg-config --libs $(PKGS)))$(PKG_LIBS)
+
+FLAGS = -std=c17 -D_GNU_SOURCE -DBERTH_VERSION='"$(VERSION)"' -Isrc $(PKG_CFLAGS) $(WARN) -fstack-protector-strong -D_FILE_OFFSET_BITS=64 \
+        -include src/base/banned.h -MMD -MP $(SANFLAGS) $(CPPFLAGS) $(CFLAGS)
+
+SRC   := $(sort $(wildcard src/*/*.c))
+MAIN  := src/cmd/main.c
+OBJ   := $(SRC:%.c=$(BUILD)/obj/%.o)
+LIB   := $(BUILD)/libberth.a
+UNIT  := $(patsubst test/unit/%.c,$(BUILD)/test/%,$(sort $(wildcard test/unit/test_*.c)))
+FUZZ  := $(patsubst test/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard test/fuzz/fuzz_*.c)))
+AIDS  := $(patsubst test/aids/%.c,$(BUILD)/aids/%,$(sort $(wildcard test/aids/*.c)))
+
+.DEFAULT_GOAL := all
+.PHONY: all help deps deps-check up down check check-fast lint asan tsan fuzz fuzz-replay analyze coverage install man clean compile_commands.json test-programs
+.DELETE_ON_ERROR:
+
+all: $(BUILD)/berth $(BUILD)/mkmodel
+
+help:
+	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
+	@echo 'asan tsan       build with sanitizers into build/asan, build/tsan'
+	@echo 'check-fast      unit tests, fuzz corpora and command line, no engine'
+	@echo 'lint            layers, banned words, complexity, shellcheck, warnings as errors with gcc and clang'
+	@echo 'analyze         gcc -fanalyzer and clang-tidy'
+	@echo 'fuzz            build the fuzzers (libFuzzer) and run each for FUZZ_SECONDS=30'
+	@echo 'coverage        line coverage of the unit tests'
+	@echo 'install         into DESTDIR/PREFIX (default /usr/local)'
+	@echo 'compile_commands.json   for editors'
+
+$(BUILD)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -c -o $@ $<
+
+$(LIB): $(filter-out $(BUILD)/obj/$(MAIN:.c=.o),$(OBJ))
+	@rm -f $@
+	ar rcs $@ $^
+
+$(BUILD)/berth: $(BUILD)/obj/$(MAIN:.c=.o) $(LIB)
+	$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(PKG_LIBS)
+
+$(BUILD)/mkmodel: $(BUILD)/obj/tools/mkmodel.o $(LIB)
+	$(CC) $(SANFLAGS) $(LDFLAGS) -o $@ $^ $(PKG_LIBS) -lm
+
+$(BUILD)/test/%: test/unit/%.c $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -Wno-missing-prototypes -o $@ $< $(LIB) $(SANFLAGS) $(PKG_LIBS) -lcmocka
+
+# Without libFuzzer a fuzzer replays the files named on its command line.
+$(BUILD)/fuzz/%: test/fuzz/%.c test/fuzz/replay.c $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -Wno-missing-prototypes -o $@ $(filter %.c,$^) $(LIB) $(SANFLAGS) $(PKG_LIBS)
+
+$(BUILD)/aids/%: test/aids/%.c $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(FLAGS) -Wno-missing-prototypes -o $@ $< $(LIB) $(SANFLAGS) $(PKG_LIBS)
+
+test-programs: all $(UNIT) $(FUZZ) $(AIDS)
+
+deps:
+	@tools/deps build
+deps-check:
+	@tools/deps check
+
+up: deps
+	@$(MAKE) --no-print-directory -j2 all
+	@tools/demo up
+down:
+	@tools/demo down
+
+check: deps-check
+	@$(MAKE) --no-print-directory -j2 test-programs
+	@$(MAKE) --no-print-directory -j2 BUILD=build/asan SAN=address,undefined test-programs
+	@test/run all
+
+check-fast:
+	@$(MAKE) --no-print-directory -j2 test-programs
+	@test/run unit fuzz cli
+
+lint:
+	@tools/lint
+
+asan:
+	@$(MAKE) --no-print-directory BUILD=build/asan SAN=address,undefined test-programs
+tsan:
+	@$(MAKE) --no-print-directory BUILD=build/tsan SAN=thread test-programs
+
+analyze:
+	@tools/analyze
+
+FUZZ_SECONDS ?= 30
+fuzz:
+	@tools/fuzz $(FUZZ_SECONDS)
+
+coverage:
+	@$(MAKE) --no-print-directory -j2 BUILD=build/cov CFLAGS='-O0 -g --coverage' LDFLAGS=--coverage test-programs
+	@BUILD=build/cov test/run unit fuzz cli
+	gcovr --root . --object-directory build/cov --filter src/ --print-summary --html-details build/cov/index.html
+
+man: $(BUILD)/berth
+	@tools/man $(BUILD)/berth $(BUILD)/man
+
+install: all man
+	install -D -m 755 $(BUILD)/berth $(DESTDIR)$(PREFIX)/bin/berth
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/doc/berth
+	install -m 644 $(BUILD)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 README.md LICENSE $(DESTDIR)$(PREFIX)/share/doc/berth/
+
+compile_commands.json:
+	@$(MAKE) --no-print-directory -Bn all | python3 tools/compdb > $@
+
+clean:
+	rm -rf build
+
+-include $(wildcard $(BUILD)/obj/src/*/*.d $(BUILD)/obj/tools/*.d $(BUILD)/test/*.d $(BUILD)/fuzz/*.d $(BUILD)/aids/*.d)

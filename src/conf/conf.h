@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * conf: JSON and YAML behind one small API. The only module that knows yyjson and libyaml. No I/O: text in, values out.
+ * Values belong to their document and die with it. Everything from outside is bounded: CONF_TEXT_MAX bytes, CONF_DEPTH_MAX levels.
+ */
+#pragma once
+
+#include <base/base.h>
+
+#define CONF_DEPTH_MAX 32                 /* nesting; libyaml's cost is quadratic in flow depth, yyjson has no limit of its own */
+#define CONF_YAML_MAX (1024 * 1024)       /* bytes of one YAML file */
+#define CONF_JSON_MAX (64 * 1024 * 1024)  /* bytes of one JSON text */
+
+/* ---- JSON, reading ------------------------------------------------------------------------------------ */
+
+struct json;                                /* a parsed text */
+typedef const struct json_value_opaque *json_val; /* a value inside it; NULL is "not there" and every getter accepts it */
+
+/* Strict RFC 8259: one value, no trailing text, UTF-8, no duplicate check. The text is copied. Errors: "line:column: ...". */
+int json_parse(struct str text, struct json **ret, struct err *err) BASE_MUST_USE;
+struct json *json_free(struct json *j);
+json_val json_root(const struct json *j);
+json_val json_get(json_val obj, const char *key);              /* NULL unless obj is an object that has key */
+json_val json_at(json_val arr, size_t i);                      /* NULL unless arr is an array with more than i elements */
+size_t json_count(json_val v);                                 /* of an array or object; else 0 */
+/* Walks an object: start with *iter = 0; false at the end. */
+bool json_next(json_val obj, size_t *iter, struct str *ret_key, json_val *ret_val);
+bool json_is_obj(json_val v);
+bool json_is_arr(json_val v);
+bool json_is_null(json_val v);
+bool json_str(json_val v, struct str *ret);    /* false unless a string */
+bool json_u64(json_val v, uint64_t *ret);      /* false unless an integer >= 0 */
+bool json_f64(json_val v, double *ret);        /* false unless a number */
+bool json_bool(json_val v, bool *ret);         /* false unless true or false */
+
+/* ---- JSON, writing --------------------------------------------------------------------------------------- */
+
+/* Writes one value from front to back. Misuse (a key outside an object, ...) is our bug: asserted. Memory failures stick
+ * and come out of json_out_finish. Strings that are not UTF-8 are written with U+FFFD in place of the bad bytes. */
+struct json_out;
+struct json_out *json_out_new(void) BASE_MUST_USE;
+struct json_out *json_out_free(struct json_out *o);
+/* key NULL inside an array or at the root; else the member's name (copied). */
+void json_out_obj(struct json_out *o, const char *key);
+void json_out_arr(struct json_out *o, const char *key);
+void json_out_end(struct json_out *o); /* closes the innermost object or array */
+void json_out_str(struct json_out *o, const char *key, struct str v);
+void json_out_cstr(struct json_out *o, const char *key, const char *v); /* NULL writes null */
+void json_out_u64(struct json_out *o, const char *key, uint64_t v);
+void json_out_i64(struct json_out *o, const char *key, int64_t v);
+void json_out_f64(struct json_out *o, const char *key, double v);
+void json_out_bool(struct json_out *o, const char *key, bool v);
+void json_out_null(struct json_out *o, const char *key);
+/* A copy of a parsed value. */
+void json_out_val(struct json_out *o, const char *key, json_val v);
+/* Appends the text to out: pretty has two spaces of indentation and a last newline; else one line without one. */
+int json_out_finish(struct json_out *o, bool pretty, struct buf *out) BASE_MUST_USE;
+
+/* ---- YAML, reading ------------------------------------------------------------------------------------------ */
+
+/* A plain tree with positions. Anchors, aliases, tags, several documents, duplicate keys and keys that are not plain scalars are refused, as are
+ * more than CONF_YAML_MAX bytes, CONF_DEPTH_MAX levels and text that is not UTF-8. */
+enum yaml_kind { YAML_SCALAR, YAML_MAP, YAML_SEQ };
+
+struct yaml_node {
+    enum yaml_kind kind;
+    unsigned line, column;      /* 1-based, of its first character; columns count characters */
+    struct str text;            /* YAML_SCALAR */
+    bool quoted;                /* YAML_SCALAR written in quotes or as a block: always a string */
+    struct yaml_node *first;    /* YAML_MAP: values in file order; YAML_SEQ: elements */
+    struct yaml_node *next;     /* sibling */
+    struct str key;             /* set when the parent is a map */
+    unsigned key_line, key_column;
+};
+struct yaml;
+/* name is what errors call the file: "name:line:column: message". An empty text is a null scalar. */
+int yaml_parse(struct str text, const char *name, struct yaml **ret, struct err *err) BASE_MUST_USE;
+struct yaml *yaml_free(struct yaml *y);
+const struct yaml_node *yaml_root(const struct yaml *y);
+/* The value of key in a map; NULL when n is NULL, no map, or has no such key. */
+const struct yaml_node *yaml_get(const struct yaml_node *n, const char *key);
+/* True for an unquoted scalar that is empty, "~" or "null". */
+bool yaml_is_null(const struct yaml_node *n);

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * os: the machine underneath. Files, digests, child processes, /proc, the terminal. It knows nothing of fleets,
+ * models or HTTP. Paths from outside become names below a directory descriptor or are refused. Descriptors are close-on-exec.
+ *
+ * Children are made by fork and exec from the main thread only: the parent-death signal follows the thread that forked.
+ */
+#pragma once
+
+#include <base/base.h>
+#include <sys/types.h>
+
+/* ---- where things live ------------------------------------------------------------------------------ */
+
+/* All absolute, without a trailing slash; owned by the struct, released by os_dirs_release. */
+struct os_dirs {
+    char *state;  /* root: /var/lib/berth; else $XDG_STATE_HOME/berth or ~/.local/state/berth; $BERTH_STATE wins */
+    char *run;    /* root: /run/berth; else $XDG_RUNTIME_DIR/berth, or state/run; $BERTH_RUN wins */
+    char *config; /* root: /etc/berth; else $XDG_CONFIG_HOME/berth or ~/.config/berth */
+};
+/* Reads the environment; makes nothing. A relative path in a variable is -EINVAL. */
+int os_dirs_find(struct os_dirs *ret, struct err *err) BASE_MUST_USE;
+void os_dirs_release(struct os_dirs *d);
+
+/* ---- files --------------------------------------------------------------------------------------------- */
+
+#define os_autoclose __attribute__((cleanup(os_closep)))
+void os_closep(int *fd); /* closes when >= 0 and sets -1; keeps errno */
+
+/* The whole of a regular file into out (appended), at most out's ceiling. Errors name the path; a file over the ceiling is -EFBIG.
+ * dirfd may be AT_FDCWD. */
+int os_read_file(int dirfd, const char *path, struct buf *out, struct err *err) BASE_MUST_USE;
+/* Everything from fd until its end. */
+int os_read_all(int fd, struct buf *out, struct err *err) BASE_MUST_USE;
+int os_write_all(int fd, const void *data, size_t len, struct err *err) BASE_MUST_USE;
+/* Replaces dirfd/name at once: temporary file beside it, write, fsync, rename, fsync of the directory. Leaves no
+ * temporary file behind on failure. name has no slash. */
+int os_write_atomic(int dirfd, const char *name, const void *data, size_t len, mode_t mode, struct err *err) BASE_MUST_USE;
+/* Makes path and its missing parents (parents with mode | 0111 for search, at most 0755). Existing is fine when a directory. */
+int os_make_dirs(const char *path, mode_t mode, struct err *err) BASE_MUST_USE;
+/* Opens a directory (O_PATH-free, readable). Returns the descriptor or a negative errno. */
+int os_open_dir(const char *path, struct err *err) BASE_MUST_USE;
+/* Removes dirfd/name and everything below it; never follows links, never crosses out of it. Absent is fine. */
+int os_remove_tree(int dirfd, const char *name, struct err *err) BASE_MUST_USE;
+/* Copies a regular file, by reflink where the file system can, else by copy_file_range or read/write. dst must not exist. Mode is given. */
+int os_copy_file(int src_dirfd, const char *src, int dst_dirfd, const char *dst, mode_t mode, struct err *err) BASE_MUST_USE;
+
+/* One entry met by os_walk. */
+struct os_entry {
+    const char *path; /* relative to the root of the walk, without "./" */
+    int dirfd;        /* of the containing directory */
+    const char *name; /* last component */
+    mode_t mode;      /* as lstat says */
+    uint64_t size;
+};
+/* Visits everything below dirfd, parents before children, names in byte order, links not followed, at most OS_WALK_DEPTH deep
+ * (-ELOOP beyond). visit returns 0 to go on or a negative errno that ends the walk and is returned. */
+#define OS_WALK_DEPTH 64
+int os_walk(int dirfd, int (*visit)(void *ctx, const struct os_entry *e, struct err *err), void *ctx, struct err *err) BASE_MUST_USE;
+
+/* True when name is one plain path component: not empty, no '/', no NUL, not "." or "..", no control byte, <= 255 bytes. */
+bool os_name_valid(struct str name);
+/* True when path is relative and each component is os_name_valid. */
+bool os_relpath_valid(struct str path);
+
+/* flock on path (made with 0600 when absent). Returns the descriptor (closing it unlocks) or -EWOULDBLOCK when wait is false
+ * and somebody else holds it. The file is never removed. */
+int os_lock(const char *path, bool exclusive, bool wait, struct err *err) BASE_MUST_USE;
+
+/* ---- digest ------------------------------------------------------------------------------------------------ */
+
+#define OS_SHA256_HEX 65 /* with terminator */
+struct os_digest;        /* running sha256 */
+struct os_digest *os_digest_new(void) BASE_MUST_USE;
+struct os_digest *os_digest_free(struct os_digest *d);
+int os_digest_add(struct os_digest *d, const void *data, size_t len) BASE_MUST_USE;
+/* Ends the digest; d can only be freed after it. */
+int os_digest_hex(struct os_digest *d, char ret[OS_SHA256_HEX]) BASE_MUST_USE;
+/* Of a whole file, from its start; *ret_bytes (may be NULL) is what was read. */
+int os_digest_file(int dirfd, const char *path, char ret[OS_SHA256_HEX], uint64_t *ret_bytes, struct err *err) BASE_MUST_USE;
+
+/* ---- processes ------------------------------------------------------------------------------------------------ */
+
+/* A bind mount that the child makes in a mount namespace of its own before it gives up its rights (root only). */
+struct os_bind {
+    const char *from, *to; /* both must exist; same kind (file or directory) */
+};
+
+struct os_spawn {
+    const char *const *argv;    /* NULL-terminated; argv[0] is the program's path, or a name looked up in PATH when use_path */
+    const char *const *envp;    /* NULL-terminated; the whole environment of the child; NULL is the empty one */
+    bool use_path;
+    const char *cwd;            /* NULL keeps ours */
+    int stdin_fd, stdout_fd, stderr_fd; /* -1 is /dev/null */
+    const int *keep_fds;        /* descriptors that reach the child, as 3, 4, ... in this order */
+    size_t n_keep_fds;
+    int death_signal;           /* sent to the child when we die; 0 none. Set after setuid, then the parent is checked */
+    bool new_group;             /* a process group of its own, so that the terminal's Ctrl-C is ours alone */
+    const struct os_bind *binds; /* made read-only, in a private mount namespace */
+    size_t n_binds;
+    const char *chroot;         /* entered after the binds; NULL none */
+    bool drop;                  /* give up root: setgroups, setgid, setuid to the two below, no_new_privs */
+    uid_t uid;
+    gid_t gid;
+};
+struct os_proc {
+    pid_t pid;
+    int pidfd; /* readable when the process has ended; -1 when none */
+};
+#define OS_PROC_NONE ((struct os_proc){.pid = 0, .pidfd = -1})
+
+/* Starts a child. A failure in the child before or at exec (no such file, mount refused, ...) is returned here, with the step named,
+ * and leaves no child. All signals are default and unblocked in the child. */
+int os_spawn(const struct os_spawn *s, struct os_proc *ret, struct err *err) BASE_MUST_USE;
+int os_proc_signal(const struct os_proc *p, int sig) BASE_MUST_USE; /* -ESRCH when ended */
+/* Collects an ended child without waiting: 1 and *ret_status (as waitpid's) when it has ended, 0 while it runs. */
+int os_proc_reap(struct os_proc *p, int *ret_status) BASE_MUST_USE;
+void os_proc_release(struct os_proc *p); /* closes the descriptor */
+/* "exit 1", "killed by SIGSEGV (core dumped)". Returns out. */
+#define OS_STATUS_TEXT 64
+const char *os_status_text(int status, char out[OS_STATUS_TEXT]);
+
+/* Runs a command to its end with both outputs collected up to their ceilings (what is over is read and dropped). stdin is /dev/null.
+ * Killed after timeout_ms (0 none): -ETIMEDOUT. Returns 0 with *ret_status otherwise. s's descriptors are ignored. */
+int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err) BASE_MUST_USE;
+
+/* The pidfd of a process that is not our child; -ESRCH. */
+int os_pidfd_open(pid_t pid) BASE_MUST_USE;
+
+/* ---- /proc ------------------------------------------------------------------------------------------------------- */
+
+#define OS_BOOT_ID 40
+int os_boot_id(char ret[OS_BOOT_ID], struct err *err) BASE_MUST_USE;
+/* Start time of a process in clock ticks since boot: with the boot id it names a process for ever. -ESRCH. */
+int os_proc_start(pid_t pid, uint64_t *ret_ticks) BASE_MUST_USE;
+struct os_mem {
+    uint64_t rss_bytes, rss_anon_bytes, swap_bytes;
+};
+int os_proc_mem(pid_t pid, struct os_mem *ret) BASE_MUST_USE;
+/* The process that listens on a TCP port of this machine: pid 0 with -ENOENT when none; name may be "?" where /proc does not show it. */
+struct os_owner {
+    pid_t pid; /* 0: somebody listens but may not be seen */
+    char name[64];
+};
+int os_port_owner(uint16_t port, struct os_owner *ret) BASE_MUST_USE;
+/* uid and gid of the account that engines run as when we are root: "_berth", else "nobody". */
+int os_engine_account(uid_t *ret_uid, gid_t *ret_gid, struct err *err) BASE_MUST_USE;
+
+/* ---- terminal --------------------------------------------------------------------------------------------------------- */
+
+bool os_is_terminal(int fd);
+/* Columns of the terminal at fd; 80 when it is none. */
+unsigned os_term_width(int fd);
+/* Colour wanted: fd is a terminal, NO_COLOR is unset or empty, TERM is not "dumb". */
+bool os_term_color(int fd);
+
+enum os_style { OS_PLAIN, OS_BOLD, OS_DIM, OS_RED, OS_GREEN, OS_YELLOW, OS_CYAN };
+
+/* A table: headings, cells, columns as wide as their widest cell (terminal columns, not bytes), two spaces between; the last column is never padded. */
+struct os_table;
+enum os_align { OS_LEFT, OS_RIGHT };
+struct os_table *os_table_new(const char *const *headings, const enum os_align *aligns, size_t n_columns) BASE_MUST_USE;
+struct os_table *os_table_free(struct os_table *t);
+/* Cells in order, row by row; text is copied, outside bytes made printable. */
+void os_table_cell(struct os_table *t, enum os_style style, const char *fmt, ...) BASE_PRINTF(3, 4);
+/* The text with colour when color; -ENOMEM, or -EINVAL when the last row is incomplete. */
+int os_table_text(struct os_table *t, bool color, struct buf *out) BASE_MUST_USE;
+
+/* Progress on stderr: lines that are redrawn in place on a terminal; elsewhere one line per finished step. Several tasks may run at once. */
+struct os_progress;
+struct os_progress *os_progress_new(int fd, const struct clk *clk) BASE_MUST_USE;
+struct os_progress *os_progress_free(struct os_progress *p); /* leaves the last state on the screen */
+/* Sets task `subject`'s line. total 0: no bar. done_style: OS_PLAIN while it runs; any other marks the task finished (its line is then printed for good). */
+void os_progress_set(struct os_progress *p, const char *subject, const char *text, uint64_t done, uint64_t total, enum os_style done_style);
+/* A message above the progress lines. */
+void os_progress_say(struct os_progress *p, enum os_style style, const char *fmt, ...) BASE_PRINTF(3, 4);
