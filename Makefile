@@ -35,7 +35,9 @@ PKG_LIBS   = $(eval PKG_LIBS := $$(shell pkg-config --libs $(PKGS)))$(PKG_LIBS)
 FLAGS = -std=c17 -D_GNU_SOURCE -DBERTH_VERSION='"$(VERSION)"' -Isrc $(PKG_CFLAGS) $(WARN) -fstack-protector-strong -D_FILE_OFFSET_BITS=64 \
         -include src/base/banned.h -MMD -MP $(SANFLAGS) $(CPPFLAGS) $(CFLAGS)
 
-SRC   := $(sort $(wildcard src/*/*.c))
+# While one module is being written, MODULES='base os conf' builds those alone.
+MODULES ?= *
+SRC   := $(sort $(foreach m,$(MODULES),$(wildcard src/$(m)/*.c)))
 MAIN  := src/cmd/main.c
 OBJ   := $(SRC:%.c=$(BUILD)/obj/%.o)
 LIB   := $(BUILD)/libberth.a

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * fleet: fleet.yaml as plain structs, validated. The schema in fleet_schema.c is the authority for every key. It reads the file, resolves
+ * references between the parts and refuses what cannot be meant; whether the fleet *works* (payloads, memory, ports in use) is
+ * for other modules. All memory of a fleet belongs to it and dies with fleet_free; pointers between parts stay inside.
+ *
+ * Every error about the file reads "FILE:LINE:COLUMN: what is wrong; what to do" with code -EINVAL.
+ */
+#pragma once
+
+#include <base/base.h>
+
+#define FLEET_NAME_MAX 63     /* of hosts, services, models, runtimes, endpoints: they become paths, unit names and labels */
+#define FLEET_MODEL_NAME_MAX 255 /* of endpoints and aliases: what clients write in "model" */
+#define FLEET_SERVICES_MAX 1024
+#define FLEET_DEVICES_MAX 64
+#define FLEET_SLOTS_MAX 256   /* sequences that llama.cpp allows */
+#define FLEET_ARGS_MAX 256
+
+struct fleet_pos {
+    unsigned line, column; /* of the part's key in the file; 1-based */
+};
+
+struct fleet_device {
+    const char *name; /* as the engine calls it: "ROCm0", "CUDA1" */
+    uint64_t memory_bytes;
+    const char *pci;             /* "0000:03:00.0" or NULL */
+    uint64_t bandwidth_bytes_s;  /* 0 unknown */
+    uint64_t link_bytes_s;       /* 0 unknown */
+    struct fleet_pos pos;
+};
+
+enum fleet_scope { FLEET_SYSTEM, FLEET_USER };
+
+struct fleet_host {
+    const char *name;
+    const char *ssh;     /* NULL: this machine */
+    const char *address; /* where clients on other machines reach it; NULL */
+    enum fleet_scope scope;
+    uint64_t memory_bytes; /* 0 not declared */
+    uint64_t floor_bytes;  /* free memory that must remain on every device */
+    const struct fleet_device *devices;
+    size_t n_devices;
+    struct fleet_pos pos;
+};
+
+/* Where a runtime comes from. */
+enum fleet_source_kind { FLEET_SOURCE_DEBIAN, FLEET_SOURCE_PATH, FLEET_SOURCE_SYSTEM };
+
+struct fleet_runtime {
+    const char *name;
+    const char *engine; /* kind: "llama.cpp", "vllm", "generic"; checked against fleet_options.engines */
+    enum fleet_source_kind source;
+    const char *source_arg;          /* debian: suite; path: absolute folder; system: NULL */
+    const char *const *packages;     /* debian: at least one */
+    size_t n_packages;
+    struct fleet_pos pos;
+};
+
+enum fleet_model_source { FLEET_MODEL_FILE, FLEET_MODEL_HF };
+
+/* Files of a model, each relative to its source. */
+struct fleet_model {
+    const char *name;
+    enum fleet_model_source source;
+    const char *source_arg; /* file: absolute folder (a relative one is taken from fleet.yaml's folder); hf: "org/repo" */
+    const char *revision;   /* hf: "main" when not given; file: NULL */
+    const char *weights;    /* required; the first part of a split set names the set */
+    const char *projector, *drafter; /* NULL */
+    const char *template_file;       /* absolute (a relative one is taken from fleet.yaml's folder), or NULL */
+    struct fleet_pos pos;
+};
+
+enum fleet_unit { FLEET_CHILD, FLEET_SYSTEMD, FLEET_QUADLET };
+enum fleet_tristate { FLEET_AUTO, FLEET_ON, FLEET_OFF };
+
+/* The numbers that decide memory. 0 or NULL: not declared. */
+struct fleet_shape {
+    uint32_t context;       /* tokens, total over all slots */
+    uint32_t slots;         /* default 1 */
+    bool split_auto;        /* `split: auto` or absent */
+    const double *split;    /* shares per device */
+    size_t n_split;
+    bool gpu_layers_set;
+    uint32_t gpu_layers;    /* `gpu-layers: 0` runs on the CPU; absent: all when the host has devices, else 0 */
+    uint32_t batch, ubatch;
+    const char *kv_k, *kv_v;    /* type names: "f16", "q8_0" */
+    enum fleet_tristate flash_attention;
+    enum fleet_tristate unified_kv;
+    bool prompt_cache_set;
+    uint64_t prompt_cache_bytes; /* 0 with prompt_cache_set: off */
+    const char *const *speculative; /* "draft-dflash", "ngram-mod", ... */
+    size_t n_speculative;
+    uint32_t draft_max;
+    uint32_t threads;
+};
+
+struct fleet_service {
+    const char *name;
+    const struct fleet_host *host;
+    const struct fleet_runtime *runtime;
+    const struct fleet_model *model; /* NULL only for engine "generic" */
+    uint16_t port;
+    const char *bind; /* "127.0.0.1" */
+    struct fleet_shape shape;
+    enum fleet_unit unit;
+    const char *const *args; /* engine flags that berth does not model */
+    size_t n_args;
+    const char *const *env;  /* "NAME=value", beside the clean environment */
+    size_t n_env;
+    /* engine "generic" only */
+    const char *const *command; /* argv; "{port}", "{bind}", "{model}" are replaced as whole words or inside a word */
+    size_t n_command;
+    const char *health;         /* path that answers 200 when ready; "/health" */
+    const char *identity;       /* path of an OpenAI-like model list, or NULL: the served model cannot be learnt */
+    struct fleet_pos pos;
+};
+
+enum fleet_policy { FLEET_ROUNDROBIN };
+
+struct fleet_endpoint {
+    const char *name;
+    const struct fleet_service *const *services;
+    size_t n_services;
+    enum fleet_policy policy;
+    const char *const *aliases;
+    size_t n_aliases;
+    struct fleet_pos pos;
+};
+
+struct fleet_router {
+    bool declared;
+    const struct fleet_host *host; /* NULL: this machine */
+    const char *address;           /* "127.0.0.1" */
+    uint16_t port;                 /* 8080; 0 lets the system choose (tests) */
+    struct fleet_pos pos;
+};
+
+struct fleet {
+    const char *name; /* names the fleet's state: required */
+    const char *file; /* as given */
+    const char *dir;  /* absolute folder of the file */
+    const struct fleet_host *hosts;
+    size_t n_hosts; /* at least one: without `hosts:` a host "here" is this machine */
+    const struct fleet_runtime *runtimes;
+    size_t n_runtimes;
+    const struct fleet_model *models;
+    size_t n_models;
+    const struct fleet_service *services;
+    size_t n_services;
+    const struct fleet_endpoint *endpoints; /* without `endpoints:` each service is one, by its own name */
+    size_t n_endpoints;
+    struct fleet_router router;
+};
+
+/* What the caller knows and fleet may not: the engine kinds that exist. */
+struct fleet_options {
+    const char *const *engines; /* n names */
+    size_t n_engines;
+};
+
+/* Reads and validates a file. -EINVAL: unusable, err has the place; -ENOENT, -EACCES, ...: not readable, err has the path. */
+int fleet_load(const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err) BASE_MUST_USE;
+/* As fleet_load from text; `path` names it in errors and gives its folder. */
+int fleet_parse(struct str text, const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err) BASE_MUST_USE;
+struct fleet *fleet_free(struct fleet *f);
+/* NULL when there is none of that name. */
+const struct fleet_service *fleet_service_find(const struct fleet *f, const char *name);
+/* True for a service that `up` starts here: host is this machine and unit is child. */
+bool fleet_service_local(const struct fleet_service *s);
+/* A name of a host, service, model, runtime: lower-case letters, digits, '-', '_', '.', beginning with a letter or digit; 1..FLEET_NAME_MAX. */
+bool fleet_name_valid(struct str name);
