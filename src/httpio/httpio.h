@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * httpio: the one HTTP server and the one HTTP client, on net and http. Both stream bodies both ways with back-pressure, bound everything that a peer can cause
+ * and tell their owner through callbacks. One loop, one thread. Objects given to callbacks live until the callback that is named as the last one.
+ */
+#pragma once
+
+#include <base/base.h>
+#include <http/http.h>
+#include <net/net.h>
+
+/* Every limit of a connection, with its default. */
+struct httpio_limits {
+    uint64_t head_ms;         /* first byte of a head to its end: 10 s */
+    uint64_t idle_ms;         /* a kept-alive connection without a request: 60 s */
+    uint64_t body_stall_ms;   /* no byte of a body that is being read: 60 s */
+    uint64_t write_stall_ms;  /* no progress of what is being sent: 60 s */
+    size_t connections;       /* open at once: 4096; more are answered 503 and closed */
+    size_t send_high_bytes;   /* queued bytes above which httpio_send asks the owner to wait: 256 KiB */
+};
+#define HTTPIO_LIMITS_DEFAULT \
+    ((struct httpio_limits){.head_ms = 10000, .idle_ms = 60000, .body_stall_ms = 60000, .write_stall_ms = 60000, .connections = 4096, .send_high_bytes = 256 * 1024})
+
+/* A field to be sent. A list is an array with its length. */
+#define HTTPIO_FIELD(n, v) ((struct http_field){.name = (n), .value = (v)})
+
+/* ---- server ----------------------------------------------------------------------------------------------- */
+
+struct httpio_server;
+struct httpio_exchange; /* one request and its response */
+
+/* For each exchange: on_request, then on_body*, on_body_end (at once when there is no body), and at last on_done, after which the exchange is gone. Any may be
+ * NULL except on_request and on_done. on_done comes also when the client has left or a limit struck: completed is then false; it always comes, exactly once. */
+struct httpio_server_ops {
+    void (*on_request)(void *ctx, struct httpio_exchange *x, const struct http_head *head); /* head is valid until on_done */
+    void (*on_body)(void *ctx, struct httpio_exchange *x, struct str data);
+    void (*on_body_end)(void *ctx, struct httpio_exchange *x);
+    void (*on_drain)(void *ctx, struct httpio_exchange *x);   /* after httpio_send returned true: send on */
+    void (*on_done)(void *ctx, struct httpio_exchange *x, bool completed);
+};
+struct httpio_server *httpio_server_new(struct net_loop *l, const struct httpio_limits *limits, const struct httpio_server_ops *ops, void *ctx) BASE_MUST_USE;
+/* Serves a listening descriptor, which it owns from now on, also on failure. May be called for several. */
+int httpio_server_add(struct httpio_server *s, int fd, struct err *err) BASE_MUST_USE;
+/* Stops accepting; kept-alive connections without a request are closed, the others after their exchange ("Connection: close"). cb comes once none is left, at the latest after
+ * deadline_ms, when the rest is closed. */
+void httpio_server_drain(struct httpio_server *s, uint64_t deadline_ms, void (*cb)(void *ctx), void *ctx);
+/* Closes everything at once (on_done of each exchange is called before it returns). Takes NULL; returns NULL. */
+struct httpio_server *httpio_server_free(struct httpio_server *s);
+size_t httpio_server_open(const struct httpio_server *s); /* connections */
+
+void httpio_exchange_set(struct httpio_exchange *x, void *user);
+void *httpio_exchange_get(const struct httpio_exchange *x);
+const struct http_head *httpio_exchange_head(const struct httpio_exchange *x);
+/* pid and uid of the peer of a unix socket; -ENOTSUP for TCP. */
+int httpio_exchange_cred(const struct httpio_exchange *x, pid_t *ret_pid, uid_t *ret_uid) BASE_MUST_USE;
+/* Back-pressure on the request body. */
+void httpio_read(struct httpio_exchange *x, bool on);
+/* Begins the response. length >= 0 sends Content-Length and exactly that many bytes must follow; -1 sends chunked to 1.1 clients and until-close to 1.0. Framing and Connection fields are added
+ * here; giving them in fields is our bug. Date is added. A response to HEAD sends its head only. -EINVAL (a field that cannot be sent), -ENOMEM. */
+int httpio_begin(struct httpio_exchange *x, unsigned status, const struct http_field *fields, size_t n, int64_t length) BASE_MUST_USE;
+/* Sends body bytes. True: more than send_high_bytes are queued; wait for on_drain. */
+bool httpio_send(struct httpio_exchange *x, struct str data);
+/* The response is complete. on_done follows, maybe before this returns. */
+void httpio_end(struct httpio_exchange *x);
+/* Ends the exchange with an unclean close (RST after content was sent, so that no client takes it for a whole answer). */
+void httpio_abort(struct httpio_exchange *x);
+/* A whole response in one call. The request's body, if it is still coming, is read and dropped up to a bound, else the connection closes. */
+void httpio_respond(struct httpio_exchange *x, unsigned status, const char *content_type, struct str body);
+
+/* ---- client ------------------------------------------------------------------------------------------------- */
+
+/* Keeps idle connections for reuse: per address at most `idle_max`, each for at most idle_ms (4 s: llama-server closes at 5.00 s) or less when the peer's Keep-Alive field says so, and within its max. */
+struct httpio_client;
+struct httpio_client_options {
+    uint64_t connect_ms; /* 5 s */
+    uint64_t idle_ms;    /* 4 s */
+    size_t idle_max;     /* 64 */
+    size_t send_high_bytes; /* 256 KiB */
+};
+#define HTTPIO_CLIENT_DEFAULT ((struct httpio_client_options){.connect_ms = 5000, .idle_ms = 4000, .idle_max = 64, .send_high_bytes = 256 * 1024})
+
+enum httpio_failure {
+    HTTPIO_CONNECT,   /* refused, unreachable, connect timed out */
+    HTTPIO_RESET,     /* broken before the first byte of a response; on a reused connection the call has already been tried again on a fresh one if no body byte was lost */
+    HTTPIO_CUT,       /* broken or ended in the middle of a response */
+    HTTPIO_TIMEOUT,   /* the call's own limit */
+    HTTPIO_MALFORMED, /* the response cannot be parsed */
+};
+const char *httpio_failure_text(enum httpio_failure f); /* "connection refused or unreachable", ... */
+
+struct httpio_call;
+/* on_head, on_body*, then exactly one of on_end and on_fail, after which the call is gone. None comes after httpio_call_cancel. */
+struct httpio_call_ops {
+    void (*on_head)(void *ctx, const struct http_head *head); /* valid until the last callback */
+    void (*on_body)(void *ctx, struct str data);
+    void (*on_end)(void *ctx);
+    void (*on_fail)(void *ctx, enum httpio_failure f, const char *text); /* text: for people, valid during the call */
+    void (*on_drain)(void *ctx); /* after httpio_call_send returned true */
+};
+struct httpio_client *httpio_client_new(struct net_loop *l, const struct httpio_client_options *o) BASE_MUST_USE;
+/* Cancels what runs (no callbacks). Takes NULL; returns NULL. */
+struct httpio_client *httpio_client_free(struct httpio_client *c);
+/* Closes idle connections to an address (a replica that was restarted). */
+void httpio_client_forget(struct httpio_client *c, const struct net_addr *a);
+
+struct httpio_request {
+    struct net_addr addr;
+    struct str method, target;
+    const struct http_field *fields; /* Host and framing are added here; both must not be given */
+    size_t n_fields;
+    struct str host;      /* value of Host; empty: the address */
+    struct str body;      /* copied; the whole body when body_follows is false */
+    bool body_follows;    /* body bytes come by httpio_call_send and end with httpio_call_end */
+    int64_t body_length;  /* with body_follows: exact length, or -1 for chunked */
+    bool fresh;           /* no reused connection */
+    uint64_t timeout_ms;  /* until the response's head; 0 none */
+    uint64_t stall_ms;    /* without any byte of the response's body; 0 none */
+};
+/* Starts a call; what it needs is copied. Callbacks never come before this returns. -EINVAL, -ENOMEM, or the error of the socket call. */
+int httpio_call(struct httpio_client *c, const struct httpio_request *r, const struct httpio_call_ops *ops, void *ctx, struct httpio_call **ret, struct err *err) BASE_MUST_USE;
+bool httpio_call_send(struct httpio_call *k, struct str data); /* as httpio_send */
+void httpio_call_end(struct httpio_call *k);
+void httpio_call_read(struct httpio_call *k, bool on); /* back-pressure on the response body */
+/* Closes its connection at once, so that the peer stops working. Takes NULL; returns NULL. */
+struct httpio_call *httpio_call_cancel(struct httpio_call *k);
+
+/* A small call whose response is wanted whole: at most max_body bytes, timeout_ms for all of it. cb comes exactly once, unless cancelled: status 0 with text on failure. */
+struct httpio_fetch;
+struct httpio_fetch *httpio_fetch(struct httpio_client *c, const struct httpio_request *r, size_t max_body, uint64_t timeout_ms,
+                                  void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text), void *ctx) BASE_MUST_USE;
+struct httpio_fetch *httpio_fetch_cancel(struct httpio_fetch *f);

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * net: the event loop, timers, signals, descriptors to watch, and TCP and unix streams, on libuv. Owns every libuv handle's life: a caller holds an opaque pointer and gives it
+ * back with the close function; memory is freed by the last close callback only. After *_close no callback of that object comes any more except a
+ * stream's on_close. One loop, one thread: nothing here may be called from another thread.
+ */
+#pragma once
+
+#include <base/base.h>
+#include <sys/types.h>
+
+struct net_loop;
+int net_loop_new(struct net_loop **ret, struct err *err) BASE_MUST_USE;
+/* Runs until net_loop_stop, or until nothing is left to wait for. May be called again. */
+void net_loop_run(struct net_loop *l);
+void net_loop_stop(struct net_loop *l);
+/* Closes what is left (each stream's on_close is called), then frees. Not from a callback. */
+struct net_loop *net_loop_free(struct net_loop *l);
+uint64_t net_loop_now_ms(const struct net_loop *l); /* monotonic, as of this turn of the loop */
+
+/* ---- timers, signals, descriptors ------------------------------------------------------------------------ */
+
+struct net_timer;
+/* Calls cb after delay_ms, then every repeat_ms when not 0. NULL without memory. */
+struct net_timer *net_timer_new(struct net_loop *l, void (*cb)(void *ctx), void *ctx) BASE_MUST_USE;
+void net_timer_start(struct net_timer *t, uint64_t delay_ms, uint64_t repeat_ms); /* again: starts over */
+void net_timer_stop(struct net_timer *t);
+struct net_timer *net_timer_close(struct net_timer *t); /* takes NULL; returns NULL */
+
+struct net_signal;
+int net_signal_new(struct net_loop *l, int signum, void (*cb)(void *ctx, int signum), void *ctx, struct net_signal **ret, struct err *err) BASE_MUST_USE;
+struct net_signal *net_signal_close(struct net_signal *s);
+
+/* Calls cb whenever fd is readable (or ended). The descriptor stays the caller's and must outlive the watch. Level-triggered. */
+struct net_watch;
+int net_watch_new(struct net_loop *l, int fd, void (*cb)(void *ctx), void *ctx, struct net_watch **ret, struct err *err) BASE_MUST_USE;
+struct net_watch *net_watch_close(struct net_watch *w);
+
+/* ---- addresses ---------------------------------------------------------------------------------------------- */
+
+/* A place to listen at or to connect to: an IP address with port, or a unix socket's path. */
+#define NET_HOST_MAX 108 /* sun_path */
+struct net_addr {
+    char host[NET_HOST_MAX]; /* "127.0.0.1", "::1", or the path */
+    uint16_t port;
+    bool unix_path;
+};
+int net_addr_ip(const char *host, uint16_t port, struct net_addr *ret) BASE_MUST_USE;  /* -EINVAL unless an IP address */
+int net_addr_unix(const char *path, struct net_addr *ret) BASE_MUST_USE;              /* -ENAMETOOLONG over 107 bytes */
+#define NET_ADDR_TEXT 128
+const char *net_addr_text(const struct net_addr *a, char out[NET_ADDR_TEXT]); /* "127.0.0.1:80", "[::1]:80", path */
+bool net_addr_eq(const struct net_addr *a, const struct net_addr *b);
+
+/* ---- streams -------------------------------------------------------------------------------------------------- */
+
+struct net_stream;
+struct net_stream_ops {
+    void (*on_connect)(void *ctx, int status);     /* once, for net_connect: 0 or a negative errno; after an error only net_stream_close is allowed */
+    void (*on_data)(void *ctx, struct str data);   /* valid during the call */
+    void (*on_end)(void *ctx, int status);         /* 0: the peer has finished sending; negative errno: broken. Nothing more is read. Writing may go on after 0 */
+    void (*on_drain)(void *ctx);                   /* all that was queued has been written, after net_stream_queued was not 0 */
+    void (*on_close)(void *ctx);                   /* last call: ctx may be freed */
+};
+
+/* Connects (TCP with no delay). Reading starts by itself once connected. ops are copied. */
+int net_connect(struct net_loop *l, const struct net_addr *a, const struct net_stream_ops *ops, void *ctx, struct net_stream **ret, struct err *err) BASE_MUST_USE;
+/* Takes over a connected socket descriptor (TCP, unix stream or one end of a socketpair); owns it also on failure. */
+int net_stream_from_fd(struct net_loop *l, int fd, const struct net_stream_ops *ops, void *ctx, struct net_stream **ret, struct err *err) BASE_MUST_USE;
+/* Sets who is told from now on (for accepted streams). */
+void net_stream_set_ops(struct net_stream *s, const struct net_stream_ops *ops, void *ctx);
+/* Sends bytes: tries at once, copies and queues the rest. -ENOMEM, or -EPIPE after an error; an error of the connection itself comes through on_end. */
+int net_stream_write(struct net_stream *s, const struct str *parts, size_t n_parts) BASE_MUST_USE;
+size_t net_stream_queued(const struct net_stream *s); /* bytes not written yet */
+void net_stream_read(struct net_stream *s, bool on);  /* stops and resumes reading: back-pressure */
+/* Finishes our sending side once the queue is empty. */
+void net_stream_shutdown(struct net_stream *s);
+/* Closes at once, what is queued is lost (reset: with RST, so that the peer sees an unclean end). on_close follows. Takes NULL; returns NULL. */
+struct net_stream *net_stream_close(struct net_stream *s, bool reset);
+/* pid, uid of a unix peer. */
+int net_stream_peer_cred(const struct net_stream *s, pid_t *ret_pid, uid_t *ret_uid) BASE_MUST_USE;
+
+/* ---- listening --------------------------------------------------------------------------------------------------- */
+
+struct net_listener;
+/* Makes a bound, listening, non-blocking, close-on-exec socket: for TCP with SO_REUSEADDR (and SO_REUSEPORT when reuseport), for unix with mode 0600 set before listening (a stale
+ * socket file that nobody listens at is replaced). -EADDRINUSE and others, with the address in err. The caller owns the descriptor. */
+int net_listen_socket(const struct net_addr *a, bool reuseport, struct err *err) BASE_MUST_USE;
+/* The address that a listening descriptor is bound to (the port, when 0 was asked for). */
+int net_socket_addr(int fd, struct net_addr *ret) BASE_MUST_USE;
+/* Accepts on a listening descriptor, which it owns from now on, also on failure. on_accept gets each new stream with reading stopped: set its ops, then net_stream_read(s, true). Running out of
+ * descriptors pauses accepting for 100 ms. */
+int net_listener_new(struct net_loop *l, int fd, void (*on_accept)(void *ctx, struct net_stream *s), void *ctx, struct net_listener **ret, struct err *err) BASE_MUST_USE;
+void net_listener_pause(struct net_listener *l, bool on);
+struct net_listener *net_listener_close(struct net_listener *l);
