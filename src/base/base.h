@@ -148,7 +148,7 @@ bool size_align(uint64_t a, uint64_t align, uint64_t *ret) BASE_MUST_USE;
 
 /* ---- units ------------------------------------------------------------------------------------------- */
 
-/* "512", "31.86GiB", "2GB", "8 MiB": binary for Ki/Mi/Gi/Ti, decimal for k/M/G/T, "B" optional after a prefix and
+/* "512", "31.86GiB", "2GB", "8 MiB": binary for Ki/Mi/Gi/Ti, decimal for k/K/M/G/T, "B" optional after a prefix and
  * allowed alone. A fraction is rounded to whole bytes. -EINVAL (syntax, unknown unit), -ERANGE (over 2^63-1). */
 int units_bytes(struct str s, uint64_t *ret) BASE_MUST_USE;
 /* "640GB/s": bytes a second, the same prefixes, "/s" required. */

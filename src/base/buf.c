@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Growable bytes with a ceiling that is given at birth, so that no peer decides how much memory we use. Failure is
+ * remembered instead of reported by each add: a run of adds is followed by one question, buf_status. The memory holds
+ * one byte more than the content, for the terminator; the ceiling counts content only.
+ */
+#include "base_int.h"
+
+#include <assert.h>
+#include <errno.h>
+
+#define FIRST_CAP 64
+
+void buf_release(struct buf *b)
+{
+    free(b->ptr);
+    *b = BUF_INIT(b->max);
+}
+
+void buf_clear(struct buf *b)
+{
+    b->len = 0;
+    b->fail = 0;
+    if (b->ptr)
+        b->ptr[0] = '\0';
+}
+
+/* The memory to ask for so that `need` bytes fit: doubled for few copies, but never far over the ceiling. */
+static size_t next_cap(const struct buf *b, size_t need)
+{
+    size_t cap = b->cap > SIZE_MAX / 2 ? SIZE_MAX : b->cap * 2;
+    size_t most = b->max == SIZE_MAX ? SIZE_MAX : b->max + 1;
+    if (cap < FIRST_CAP)
+        cap = FIRST_CAP;
+    if (cap > most)
+        cap = most;
+    return cap < need ? need : cap;
+}
+
+char *buf_room(struct buf *b, size_t n)
+{
+    if (b->fail)
+        return NULL;
+    if (n > b->max - b->len || n > SIZE_MAX - 1 - b->len) {
+        b->fail = -E2BIG;
+        return NULL;
+    }
+    size_t need = b->len + n + 1;
+    if (need > b->cap) {
+        size_t cap = next_cap(b, need);
+        char *ptr = realloc(b->ptr, cap);
+        if (!ptr) {
+            b->fail = -ENOMEM;
+            return NULL;
+        }
+        b->ptr = ptr;
+        b->cap = cap;
+        b->ptr[b->len] = '\0';
+    }
+    return b->ptr + b->len;
+}
+
+void buf_grew(struct buf *b, size_t n)
+{
+    assert(b->ptr && n < b->cap - b->len);
+    b->len += n;
+    b->ptr[b->len] = '\0';
+}
+
+void buf_add(struct buf *b, const void *data, size_t len)
+{
+    char *to = buf_room(b, len);
+    if (!to)
+        return;
+    if (len)
+        memcpy(to, data, len);
+    buf_grew(b, len);
+}
+
+void buf_add_str(struct buf *b, struct str s)
+{
+    buf_add(b, s.ptr, s.len);
+}
+
+void buf_add_c(struct buf *b, const char *cstr)
+{
+    buf_add_str(b, str_of(cstr));
+}
+
+void buf_add_char(struct buf *b, char c)
+{
+    buf_add(b, &c, 1);
+}
+
+void buf_addv(struct buf *b, const char *fmt, va_list ap)
+{
+    if (b->fail)
+        return;
+    va_list again;
+    va_copy(again, ap);
+    size_t room = b->cap - b->len;
+    int n = vsnprintf(b->ptr ? b->ptr + b->len : NULL, room, fmt, ap);
+    if (n < 0) {
+        b->fail = -E2BIG; /* only text over INT_MAX bytes is refused by vsnprintf here */
+    } else if ((size_t)n < room && (size_t)n <= b->max - b->len) {
+        b->len += (size_t)n;
+    } else {
+        char *to = buf_room(b, (size_t)n);
+        if (to) {
+            vsnprintf(to, (size_t)n + 1, fmt, again);
+            buf_grew(b, (size_t)n);
+        }
+    }
+    if (b->ptr)
+        b->ptr[b->len] = '\0'; /* what a failed try left behind is not content */
+    va_end(again);
+}
+
+void buf_addf(struct buf *b, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    buf_addv(b, fmt, ap);
+    va_end(ap);
+}
+
+/* Characters that show as themselves and change nothing around them: no controls, no line and paragraph separators, none
+ * that turns the direction of writing (they make a line read other than it is), no byte order mark. */
+static bool is_printable(uint32_t c)
+{
+    if (c < 0x20 || (c >= 0x7F && c <= 0x9F))
+        return false;
+    if (c == 0x061C || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069))
+        return false;
+    return c != 0xFEFF && (c & 0xFFFE) != 0xFFFE;
+}
+
+void buf_add_printable(struct buf *b, struct str s, size_t max_chars)
+{
+    size_t shown = 0;
+    while (s.len) {
+        uint32_t point = 0;
+        size_t n = base_utf8_decode(s, &point);
+        bool plain = n > 0 && is_printable(point);
+        if (n == 0)
+            n = 1;
+        size_t width = plain ? 1 : n * 4;
+        if (width > max_chars - shown) {
+            buf_add_c(b, "...");
+            return;
+        }
+        shown += width;
+        if (plain)
+            buf_add(b, s.ptr, n);
+        for (size_t i = 0; !plain && i < n; i++)
+            buf_addf(b, "\\x%02x", (unsigned)(unsigned char)s.ptr[i]);
+        s.ptr += n;
+        s.len -= n;
+    }
+}
+
+void buf_drop_front(struct buf *b, size_t n)
+{
+    assert(n <= b->len);
+    if (n == 0)
+        return;
+    memmove(b->ptr, b->ptr + n, b->len - n + 1);
+    b->len -= n;
+}
+
+int buf_status(const struct buf *b)
+{
+    return b->fail;
+}
+
+struct str buf_str(const struct buf *b)
+{
+    return (struct str){b->ptr, b->len};
+}
+
+char *buf_take(struct buf *b)
+{
+    if (b->fail)
+        return NULL;
+    if (!b->ptr)
+        return calloc(1, 1);
+    char *text = b->ptr;
+    *b = BUF_INIT(b->max);
+    return text;
+}
