@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * engine: everything that differs between engine kinds, as tables and pure functions: shape -> flags, readiness and identity, log lines, last words, metric names. No I/O, no
+ * processes. Facts are those of llama.cpp 0.7.0 (llama-server) and vLLM's OpenAI server; kind "generic" is whatever its declaration says.
+ */
+#pragma once
+
+#include <base/base.h>
+#include <fleet/fleet.h>
+
+struct engine_kind;
+/* NULL when there is no such kind. */
+const struct engine_kind *engine_find(const char *name);
+const char *engine_name(const struct engine_kind *k);
+/* All names, for fleet_options. */
+const char *const *engine_names(size_t *ret_n);
+
+/* Where things are for one service, as the engine will see them. Paths are absolute. */
+struct engine_paths {
+    const char *weights, *projector, *drafter, *template_file; /* NULL: none */
+};
+/* The argument list after the program's name (for "generic": the whole command), NULL-terminated, in arena a. Nothing that decides memory is left to a default: context, slots, layers, split, batch,
+ * ubatch, KV types, unified KV, flash attention and prompt cache are always spelled out. -EINVAL when a shape cannot be expressed (err says which key). */
+int engine_argv(const struct fleet_service *s, const struct engine_paths *p, struct arena *a, const char *const **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
+/* The program's usual name: "llama-server", "vllm". NULL for generic. */
+const char *engine_program(const struct engine_kind *k);
+/* What the service's environment gets beside the clean one, NULL-terminated (may be empty). */
+const char *const *engine_env(const struct engine_kind *k);
+/* The name under which the engine must serve: the service's name. */
+const char *engine_served_name(const struct fleet_service *s);
+
+/* ---- readiness and identity -------------------------------------------------------------------------------- */
+
+/* Paths to ask; NULL: this kind cannot be asked. */
+const char *engine_health_path(const struct fleet_service *s);
+const char *engine_identity_path(const struct fleet_service *s); /* an OpenAI-like model list */
+const char *engine_props_path(const struct fleet_service *s);    /* what the engine took */
+const char *engine_idle_path(const struct fleet_service *s);     /* tells whether it works: llama.cpp /slots, vllm /metrics */
+/* 0 when the model list names `want`; -ENOENT with what it names instead; -EBADMSG when it is no model list. */
+int engine_identity_check(struct str body, const char *want, struct err *err) BASE_MUST_USE;
+/* Compares what the engine says it took with what was asked: per-slot context, slots, model path, speculation. -EBADMSG with every difference ("context per slot: asked 4096, got 2048; ..."). A value that the engine
+ * rounds up itself (context to a multiple of 256 per slot) is no difference. */
+int engine_props_check(const struct fleet_service *s, const struct engine_paths *p, struct str body, struct err *err) BASE_MUST_USE;
+/* How many requests it is working on. -EBADMSG. */
+int engine_idle_parse(const struct fleet_service *s, struct str body, unsigned *ret_busy, struct err *err) BASE_MUST_USE;
+/* A request that makes one token: POST path and body, in arena a; the answer is judged by engine_token_check. -ENOTSUP when this kind has none. */
+int engine_token_request(const struct fleet_service *s, struct arena *a, const char **ret_path, const char **ret_body) BASE_MUST_USE;
+/* 0 when the answer holds at least one generated token. */
+int engine_token_check(struct str body, struct err *err) BASE_MUST_USE;
+
+/* ---- logs ------------------------------------------------------------------------------------------------------ */
+
+/* What one log line tells about a start that goes on. */
+enum engine_line { ENGINE_LINE_OTHER, ENGINE_LINE_LOADING, ENGINE_LINE_BUFFER, ENGINE_LINE_WARMUP, ENGINE_LINE_READY, ENGINE_LINE_DROPPED /* an asked-for thing was silently not done */ };
+/* ret_text (a view into line): what to show, without time stamp and level. */
+enum engine_line engine_line_parse(const struct engine_kind *k, struct str line, struct str *ret_text);
+
+/* Why an engine ended, read from its last lines. ENGINE_WORDS_UNKNOWN is a legal answer; nothing is guessed. */
+enum engine_words {
+    ENGINE_WORDS_UNKNOWN,
+    ENGINE_WORDS_DEVICE_MEMORY,   /* out of device memory */
+    ENGINE_WORDS_HOST_MEMORY,     /* host allocation failed */
+    ENGINE_WORDS_MEMORY_NOT_BACK, /* less free at init than before: a previous process still holds it */
+    ENGINE_WORDS_MEMLOCK,
+    ENGINE_WORDS_PAGE_FAULT,      /* GPU memory access fault */
+    ENGINE_WORDS_KERNEL_TABLES,   /* rocBLAS / hipBLASLt tables, or no kernel image for this device */
+    ENGINE_WORDS_SPLIT_NAME,      /* not the first part, or a part missing */
+    ENGINE_WORDS_UNKNOWN_FLAG,
+    ENGINE_WORDS_TEMPLATE,
+    ENGINE_WORDS_PORT,            /* cannot listen */
+    ENGINE_WORDS_CORRUPT,         /* not a model file, or damaged */
+    ENGINE_WORDS_UNKNOWN_ARCH,    /* this build does not know the architecture */
+    ENGINE_WORDS_NO_DEVICE,       /* a named device or back end is not there */
+};
+/* tail: the last part of its log (whole lines; the caller gives up to 64 KiB). */
+enum engine_words engine_words_find(const struct engine_kind *k, struct str tail);
+/* For people: "out of device memory: lower context, slots or ubatch, or move layers". */
+const char *engine_words_text(enum engine_words w);
+
+/* ---- metrics --------------------------------------------------------------------------------------------------------- */
+
+/* The engine's own metric family names for what berth reads; NULL: it has none. */
+struct engine_metrics {
+    const char *prefix;                   /* "llamacpp:", "vllm:" */
+    const char *running, *waiting;        /* gauges */
+    const char *prompt_tokens, *generated_tokens, *cached_tokens; /* counters */
+};
+const struct engine_metrics *engine_metrics_get(const struct engine_kind *k);
+
+/* ---- time -------------------------------------------------------------------------------------------------------------- */
+
+/* How often a server-sent event goes out when nothing else does: stopping waits longer than this. Seconds. */
+#define ENGINE_PING_S 1
+/* How long a start may take: from the payload's bytes and the disk's speed (bytes a second; 0 unknown: a slow disk is assumed), plus the kind's own constant work. */
+uint64_t engine_start_limit_ms(const struct engine_kind *k, uint64_t payload_bytes, uint64_t disk_bytes_s);

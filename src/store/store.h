@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * store: what berth keeps on disk and how an engine is started from it. Payload paths, runtimes with their manifests, verification, the launch recipe. Knows fleet's structs but no
+ * engine's flags. Layout below os_dirs.state:
+ *
+ *   store/payloads/hf/ORG/REPO/REV/...   files of models from a hub
+ *   store/runtimes/ID/tree/              the engine and every library it needs, as a root file system without writable parts
+ *   store/runtimes/ID/manifest.json      engine, version, source, packages, digest of every file; written last, so that a folder without it is no runtime
+ *   store/debs/SHA256.deb                what a debian: runtime was made from, kept as its rollback and remote source
+ *   store/lock                           flock: shared to run, exclusive to change
+ *
+ * An install happens in store/runtimes/.new-XXXX and becomes visible by one rename; leftovers are removed by the next change.
+ */
+#pragma once
+
+#include <base/base.h>
+#include <fleet/fleet.h>
+#include <os/os.h>
+
+struct store;
+/* Makes the folders (0755 as root, so that the engine's account can read; else 0700). dirs must outlive the store. */
+int store_open(const struct os_dirs *dirs, struct store **ret, struct err *err) BASE_MUST_USE;
+struct store *store_free(struct store *s);
+/* Takes the store's lock; returns the descriptor to close. -EWOULDBLOCK without wait. */
+int store_lock(struct store *s, bool exclusive, bool wait, struct err *err) BASE_MUST_USE;
+
+/* ---- payloads ------------------------------------------------------------------------------------------------ */
+
+/* Absolute path of one file of a model. The path need not exist. */
+int store_payload_path(const struct store *s, const struct fleet_model *m, const char *file, struct buf *ret, struct err *err) BASE_MUST_USE;
+/* Proves that every file that a model names is there, regular, readable and not empty; a weights file that names the first part of a split set (-00001-of-000NN.gguf) stands for all parts.
+ * *ret_bytes: their sum. -ENOENT with the path and what to do (for hf: the URL to fetch it from). */
+int store_payload_check(const struct store *s, const struct fleet_model *m, uint64_t *ret_bytes, struct err *err) BASE_MUST_USE;
+
+/* ---- runtimes --------------------------------------------------------------------------------------------------- */
+
+struct store_runtime {
+    char *id;       /* "llama.cpp-0.7.0+dfsg-1-3fa2b19c04d1": engine, version, digest of the manifest */
+    char *engine, *version;
+    char *source;   /* "debian:forky", "path:/srv/llama", "system" */
+    char *packages; /* sorted, space-separated; "" */
+    char *root;     /* absolute folder of the tree; system: "/" */
+    char *program;  /* path of the server inside the tree: "/usr/bin/llama-server" */
+    bool complete;  /* the tree has its own loader and C library and needs nothing from the host */
+    uint64_t n_files, bytes;
+    uint64_t installed_us; /* real time */
+};
+void store_runtime_release(struct store_runtime *r);
+
+struct store_add_options {
+    bool offline;            /* only what is in the store already: -ENETUNREACH when something would have to be fetched */
+    bool ignore_valid_until; /* accept a mirror's snapshot whose release file has run out */
+    const char *mirror;      /* NULL: the machine's own apt sources */
+    const struct event_sink *sink; /* progress: subject "runtime NAME" */
+};
+/* The installed runtime of a declaration: -ENOENT when there is none. The manifest is read, the files are not proven. */
+int store_runtime_find(struct store *s, const struct fleet_runtime *want, struct store_runtime *ret, struct err *err) BASE_MUST_USE;
+/* Installs what is declared; when it is there and proven, this is a no-op. Sources:
+ *   debian:SUITE  the closure of the packages, resolved by apt in a private state from the machine's own mirror, each .deb compared with the sha256 of the signed index, unpacked in order;
+ *   path:DIR      a copy of the folder, which holds llama-server (in ., bin or usr/bin); complete when it has a loader of its own, else it runs on the host's libraries;
+ *   system        the host's own program, recorded with its digest and never copied.
+ * Takes the store's exclusive lock. Interrupted at any moment it leaves no runtime. Errors say which step, and for apt its last lines. */
+int store_runtime_add(struct store *s, const struct fleet_runtime *want, const struct store_add_options *o, struct store_runtime *ret, struct err *err) BASE_MUST_USE;
+/* Every file's presence, kind, mode and digest against the manifest, and that nothing was added. -EBADMSG names the first difference and how many there are. */
+int store_runtime_verify(struct store *s, const struct store_runtime *r, const struct event_sink *sink, struct err *err) BASE_MUST_USE;
+/* All installed ones, sorted by id. Free with store_runtimes_free. */
+int store_runtime_list(struct store *s, struct store_runtime **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
+struct store_runtime *store_runtimes_free(struct store_runtime *list, size_t n);
+/* Removes one by id (or its unambiguous beginning). -EBUSY while something runs from it (somebody holds the store's shared lock), -ENOENT, -ENOTUNIQ. */
+int store_runtime_remove(struct store *s, const char *id, struct err *err) BASE_MUST_USE;
+
+/* ---- launch recipe -------------------------------------------------------------------------------------------------- */
+
+/* How an engine is confined. Chosen by trying, best first. */
+enum store_confine {
+    STORE_BWRAP,  /* bubblewrap: own mount, pid, ipc, uts namespaces; the host's network */
+    STORE_CHROOT, /* root only: private mount namespace, chroot, then the engine's account */
+    STORE_LOADER, /* the tree's own loader, no confinement; for a tree that is not complete: the program itself */
+};
+/* Which one works here for this runtime, found by running the runtime's program with --version. Never fails for want of confinement: LOADER is the last resort; -EIO with its output when the program
+ * does not even start that way. */
+int store_confine_probe(struct store *s, const struct store_runtime *r, enum store_confine *ret, struct err *err) BASE_MUST_USE;
+const char *store_confine_text(enum store_confine c);
+
+/* A file or folder that the engine must see, at the same absolute path inside as outside, read-only unless writable. As root it is bound before rights are given up, so that
+ * a model below a private folder can be read. */
+struct store_bind {
+    const char *path;
+    bool writable;
+};
+/* All that os_spawn needs, owning its memory. spawn's descriptors, death signal and group are for the caller to set. */
+struct store_launch {
+    struct os_spawn spawn;
+    struct arena *arena;
+    bool has_info_fd;  /* bwrap: keep_fds[0] must be a pipe's write end; it gets JSON with "child-pid": the engine's own pid as seen from outside */
+};
+/* args: the engine's arguments after the program's name. env: "NAME=value" list, the whole environment beside PATH, HOME=/tmp, LANG=C.UTF-8 (NULL none).
+ * work: an empty folder that the engine's account cannot write; it is the current folder of the unconfined form. */
+int store_launch_make(struct store *s, const struct store_runtime *r, enum store_confine c, const char *const *args, size_t n_args, const struct store_bind *binds, size_t n_binds,
+                      const char *const *env, size_t n_env, const char *work, struct store_launch *ret, struct err *err) BASE_MUST_USE;
+void store_launch_release(struct store_launch *l);
