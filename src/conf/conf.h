@@ -33,6 +33,15 @@ bool json_u64(json_val v, uint64_t *ret);      /* false unless an integer >= 0 *
 bool json_f64(json_val v, double *ret);        /* false unless a number */
 bool json_bool(json_val v, bool *ret);         /* false unless true or false */
 
+/* ---- JSON, scanning without a tree --------------------------------------------------------------------------- */
+
+/* Finds member `key` at the top level of a JSON object in a text of any size, in one pass without allocation and without checking more than it must skip (depth is counted, not recursed). *ret_off and *ret_len span the
+ * value's bytes in text, quotes included. With the key twice the last one counts, as most readers have it; for that the text is walked to its end. -ENOENT; -EBADMSG when text is not an object
+ * or ends early. */
+int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *ret_len, struct err *err) BASE_MUST_USE;
+/* The text of a JSON string token (with its quotes), unescaped into out. -EBADMSG. */
+int json_scan_string(struct str token, struct buf *out, struct err *err) BASE_MUST_USE;
+
 /* ---- JSON, writing --------------------------------------------------------------------------------------- */
 
 /* Writes one value from front to back. Misuse (a key outside an object, ...) is our bug: asserted. Memory failures stick

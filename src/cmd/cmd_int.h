@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * cmd: what a person meets. One table entry and one file for each subcommand; its help text and its man page come from the same entry. Results go to stdout, everything else to stderr;
+ * exit codes: 0 ok, 1 failed, 2 usage or unusable fleet file.
+ */
+#pragma once
+
+#include <base/base.h>
+#include <fleet/fleet.h>
+#include <os/os.h>
+
+enum { CMD_OK = 0, CMD_FAILED = 1, CMD_USAGE = 2 };
+
+/* One option of a command. letter 0: long only. value NULL: a switch. */
+struct cmd_option {
+    char letter;
+    const char *name;  /* "file" for --file */
+    const char *value; /* "FILE" */
+    const char *help;  /* one line, lower case, no full stop */
+};
+#define CMD_OPTIONS_MAX 12
+#define CMD_WORDS_MAX 64
+
+struct cmd {
+    const char *name;
+    const char *synopsis;    /* after "berth NAME": "[-d] [-f FILE]" */
+    const char *summary;     /* one line for the list */
+    const char *description; /* paragraphs, separated by an empty line; lines under 76 columns */
+    const char *examples;    /* lines "command    # what it does"; NULL */
+    struct cmd_option options[CMD_OPTIONS_MAX]; /* ended by an entry without a name; -h/--help is understood by all */
+    bool hidden;             /* not listed: for berth itself */
+    int (*run)(const struct cmd *c, int argc, char **argv);
+};
+extern const struct cmd cmd_up, cmd_down, cmd_restart, cmd_status, cmd_logs, cmd_check, cmd_runtime, cmd_route, cmd_route_worker, cmd_help;
+
+/* Parsed command line. */
+struct cmd_args {
+    const char *values[CMD_OPTIONS_MAX]; /* per option: its value; "" for a switch that was given; NULL not given. A repeated option: the last value, and all through cmd_args_each */
+    unsigned counts[CMD_OPTIONS_MAX];
+    const char *words[CMD_WORDS_MAX];    /* what is no option */
+    size_t n_words;
+    int argc;
+    char **argv;
+};
+/* argv[0] is the command's name. Understands -x, -xVALUE, -x VALUE, --name, --name VALUE, --name=VALUE, switches in one cluster, "--". Returns true when the command should go on; else *ret_exit is set (help was printed, or a usage error
+ * was said). min_words..max_words bounds the words. */
+bool cmd_parse(const struct cmd *c, int argc, char **argv, size_t min_words, size_t max_words, struct cmd_args *ret, int *ret_exit);
+/* Index of an option by name; asserts that it exists. */
+size_t cmd_option_index(const struct cmd *c, const char *name);
+const char *cmd_value(const struct cmd *c, const struct cmd_args *a, const char *name);
+bool cmd_given(const struct cmd *c, const struct cmd_args *a, const char *name);
+/* The i-th value of a repeated option, or NULL. */
+const char *cmd_value_at(const struct cmd *c, const struct cmd_args *a, const char *name, size_t i);
+
+/* "berth: <text>" (or "berth NAME: <text>") on stderr; returns the exit code given. */
+int cmd_fail(int code, const struct err *err);
+int cmd_failf(int code, const char *fmt, ...) BASE_PRINTF(2, 3);
+/* Usage error with the hint to "berth NAME -h"; returns CMD_USAGE. */
+int cmd_usage(const struct cmd *c, const char *fmt, ...) BASE_PRINTF(2, 3);
+/* Loads the fleet of option -f; on failure says why and gives the exit code: 2 for an unusable or missing file. */
+struct fleet *cmd_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_exit);
+#define CMD_OPTION_FILE {'f', "file", "FILE", "fleet file (default ./fleet.yaml)"}
+#define CMD_OPTION_JSON {0, "json", NULL, "print JSON"}
+/* Writes all of text to stdout; CMD_OK, or CMD_FAILED when stdout is closed or full. */
+int cmd_print(struct str text);
+
+/* Help text (width 80) and man page source of one command, and of berth itself when c is NULL. */
+int cmd_help_text(const struct cmd *c, struct buf *out) BASE_MUST_USE;
+int cmd_man_page(const struct cmd *c, struct buf *out) BASE_MUST_USE;
+const struct cmd *cmd_find(const char *name);
+extern const struct cmd *const cmd_table[];
+extern const size_t cmd_table_len;

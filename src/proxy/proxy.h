@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * proxy: the router's data plane. Takes a client's request, finds the endpoint by the model it names, sends it to a replica and passes the answer through as it
+ * comes. It starts and stops nothing: what exists and what is ready it is told through an immutable configuration that its owner swaps. Runs as a worker process of its own
+ * (proxy_worker), so that its crash costs no engine.
+ */
+#pragma once
+
+#include <base/base.h>
+#include <fleet/fleet.h>
+#include <net/net.h>
+
+#define PROXY_BODY_MAX (64 * 1024 * 1024) /* bytes of a request's body, kept so that it can be sent again; more is 413 */
+#define PROXY_SUSPECT_MS 1000             /* a replica that just failed is taken only when no other is left, for this long */
+
+/* ---- configuration ------------------------------------------------------------------------------------------ */
+
+/* Immutable, reference-counted: requests under way keep the one that they began with. */
+struct proxy_config;
+struct proxy_config *proxy_config_ref(struct proxy_config *c);
+struct proxy_config *proxy_config_unref(struct proxy_config *c); /* takes NULL; returns NULL */
+
+/* What is known of one service. */
+struct proxy_state {
+    const struct fleet_service *service;
+    bool ready;
+    uint64_t generation; /* changes with every start of its process */
+};
+/* The configuration of a fleet as one line of JSON, as the worker reads it. A service that is not in states is taken for ready. */
+int proxy_config_text(const struct fleet *f, const struct proxy_state *states, size_t n, struct buf *out) BASE_MUST_USE;
+/* -EBADMSG for anything that proxy_config_text does not write. */
+int proxy_config_parse(struct str text, struct proxy_config **ret, struct err *err) BASE_MUST_USE;
+
+/* ---- the router --------------------------------------------------------------------------------------------- */
+
+/* Behaviour, first to last:
+ *   GET /health           200 {"status":"ok"} while any replica is ready, else 503
+ *   GET /v1/models        the fleet's endpoint names and aliases, OpenAI's list shape; also /models
+ *   anything else         the endpoint is the string member "model" at the top level of a JSON body; without a body the query's model=; when neither names one and the fleet has exactly one endpoint, that one.
+ *                         A name that is not there: 404 in OpenAI's error shape listing the known ones. No model named: 400.
+ * The body's model value is replaced by the replica's served name; everything else goes through byte for byte: path, query, percent-encoding, fields but hop-by-hop ones, status, response body.
+ * Replicas of an endpoint take turns, those that are not ready are skipped. A call whose connection was refused, reset or ended before any byte of the response is sent again to another replica, each tried once; when none is left: 502
+ * (or 503 with Retry-After when none was ready). An answer that breaks off ends the client's connection uncleanly. A client that leaves cancels its call. Response fields added: X-Berth-Replica, X-Berth-Attempts. X-Accel-Buffering: no is added to event
+ * streams. Errors made here: {"error":{"message":...,"type":...,"code":N}}. */
+struct proxy;
+int proxy_new(struct net_loop *l, struct proxy **ret, struct err *err) BASE_MUST_USE;
+/* Takes over one reference. */
+void proxy_set_config(struct proxy *p, struct proxy_config *c);
+/* Serves a listening descriptor, which it owns from now on, also on failure. */
+int proxy_listen(struct proxy *p, int fd, struct err *err) BASE_MUST_USE;
+/* Takes no new connections and ends once what runs has ended, at the latest after deadline_ms. */
+void proxy_drain(struct proxy *p, uint64_t deadline_ms, void (*cb)(void *ctx), void *ctx);
+struct proxy *proxy_free(struct proxy *p);
+struct proxy_stats {
+    uint64_t requests, retries, errors; /* since the start: taken, sent again, answered by us with 5xx or cut */
+    uint64_t active;                    /* under way */
+};
+void proxy_stats(const struct proxy *p, struct proxy_stats *ret);
+/* Prometheus text. */
+int proxy_metrics(const struct proxy *p, struct buf *out) BASE_MUST_USE;
+
+/* ---- the worker process ---------------------------------------------------------------------------------------- */
+
+/* Lines of JSON over a socketpair. Owner to worker: {"config":{...}} replaces the configuration, {"drain":MS} ends it gracefully, {"stats":true} asks. Worker to owner: {"up":true} once the first configuration is in force and it
+ * accepts, {"stats":{"requests":N,"retries":N,"errors":N,"active":N,"metrics":"..."}}, {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached. The end of the channel ends the worker at once. */
+#define PROXY_CHANNEL_LINE_MAX (4 * 1024 * 1024)
+/* Runs until drained or the channel ends. Owns the descriptors. 0, or a negative errno. */
+int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *err) BASE_MUST_USE;
+/* The same router without an owner, for a fleet whose services others start: runs until SIGINT or SIGTERM, then drains up to 30 s. */
+int proxy_alone(const struct fleet *f, const int *listen_fds, size_t n, struct err *err) BASE_MUST_USE;

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * run: the one life of a service. A state machine over a back end; here the back end is a child process of ours. It is told which runtime and files to use, starts the engine,
+ * proves it ready, watches it, starts it again when it dies, and stops it the way the engine needs. Main thread only (children are forked here).
+ *
+ *   absent -> starting -> loading -> ready -> draining -> stopping -> absent
+ *   an end that nobody asked for: before it was ever ready -> failed; later -> starting again after a rising delay (RUN_BACKOFF)
+ */
+#pragma once
+
+#include <base/base.h>
+#include <engine/engine.h>
+#include <fleet/fleet.h>
+#include <httpio/httpio.h>
+#include <net/net.h>
+#include <os/os.h>
+#include <store/store.h>
+
+enum run_state { RUN_ABSENT, RUN_STARTING, RUN_LOADING, RUN_READY, RUN_DRAINING, RUN_STOPPING, RUN_FAILED };
+const char *run_state_text(enum run_state s);
+
+#define RUN_BACKOFF_MIN_MS 500      /* before the first restart; doubles each time ... */
+#define RUN_BACKOFF_MAX_MS 60000    /* ... up to here; back to the first after RUN_STABLE_MS of being ready */
+#define RUN_STABLE_MS 60000
+#define RUN_DRAIN_MS 30000          /* how long a stop waits for requests under way */
+#define RUN_TERM_MS ((ENGINE_PING_S + 2) * 1000) /* after each TERM: longer than the ping interval */
+#define RUN_LOG_MAX (32 * 1024 * 1024) /* bytes of a log; then it is moved to NAME.log.1 and begun anew */
+
+/* Shared by all services of a fleet; outlives them. */
+struct run_env {
+    struct net_loop *loop;
+    struct httpio_client *client;
+    struct store *store;
+    const struct clk *clk;
+    const struct event_sink *sink; /* subject "service NAME" */
+    const char *log_dir;           /* absolute, exists */
+    const char *work_dir;          /* absolute, exists, empty, not writable by the engine's account */
+};
+
+struct run_service;
+struct run_ops {
+    void (*on_state)(void *ctx, struct run_service *s, enum run_state from, enum run_state to);
+};
+/* service and runtime must outlive it. */
+int run_new(const struct run_env *env, const struct fleet_service *service, const struct store_runtime *runtime, enum store_confine confine,
+            const struct run_ops *ops, void *ctx, struct run_service **ret, struct err *err) BASE_MUST_USE;
+/* The process must have ended (absent or failed), else it is killed and waited for. Takes NULL; returns NULL. */
+struct run_service *run_free(struct run_service *s);
+
+/* Begins a start from absent or failed: payload and port are checked first. Errors that show at once (payload missing, port taken by whom, spawn failed) come back here, and the state is failed; all later ones through on_state and
+ * run_info. */
+int run_start(struct run_service *s, struct err *err) BASE_MUST_USE;
+/* Begins a stop from any state: draining (the owner stops sending when it sees that state), idle or drain_ms, TERM, RUN_TERM_MS, TERM, RUN_TERM_MS, KILL. on_state(absent) ends it. A second call with 0 hurries. */
+void run_stop(struct run_service *s, uint64_t drain_ms);
+
+struct run_info {
+    enum run_state state;
+    pid_t pid;              /* the engine's own; 0 none */
+    uint64_t generation;    /* counts starts */
+    uint64_t restarts;      /* starts that nobody asked for */
+    uint64_t since_ms;      /* in this state, by the loop's clock */
+    uint64_t took_ms;       /* from start to ready, last time; 0 */
+    struct os_mem mem;      /* read at the time of the call */
+    const char *confine;    /* "bubblewrap" */
+    const char *log_path;
+    const char *error;      /* why it failed or last ended, for people, several lines: reason, class of last words, last log lines; NULL */
+    const char *step;       /* what a start is doing: last telling log line, or the probe's step; NULL */
+};
+void run_info(struct run_service *s, struct run_info *ret);
+const struct fleet_service *run_service_of(const struct run_service *s);
+
+/* ---- processes that a killed berth left -------------------------------------------------------------------------- */
+
+/* Records the processes of these services in path (atomically): pid, start time, boot id, service. */
+int run_pids_write(const char *path, struct run_service *const *services, size_t n, struct err *err) BASE_MUST_USE;
+/* Kills what a record names and what still is that very process, waits for its end (at most 5 s), removes the record. *ret_n: how many there were. No record is fine; a damaged one is removed. */
+int run_pids_recover(const char *path, size_t *ret_n, struct err *err) BASE_MUST_USE;

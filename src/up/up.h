@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * up: the supervisor of a fleet on this machine, and the way to talk to it. It owns the fleet's lock, its engines (through run), the router worker with its listening sockets, and the control socket. One thread.
+ *
+ *   $RUN/<fleet>/lock           flock held while it runs
+ *   $RUN/<fleet>/control.sock   HTTP/JSON, mode 0600, peers of our own uid and root only
+ *   $RUN/<fleet>/pids           what to kill when a killed berth is started again
+ *   $STATE/fleets/<fleet>/logs/SERVICE.log, router.log, berth.log (in the background)
+ *
+ * Control: GET /status; POST /down; POST /restart?service=NAME (all without it); each answers JSON. GET /metrics: the router's, as Prometheus text.
+ */
+#pragma once
+
+#include <base/base.h>
+#include <fleet/fleet.h>
+#include <os/os.h>
+
+struct up_options {
+    const char *fleet_path;
+    bool background; /* detach once all is ready, or fail with the reason; the parent returns when that is known */
+    bool offline;
+    const char *program; /* absolute path of this very program, started again as the router worker: "PROGRAM _route" */
+};
+/* Brings the fleet up and serves it until it is told to stop (SIGINT, SIGTERM, POST /down). Progress and errors go to stderr. The value is the exit code: 0 stopped as asked, 1 failed, 2 unusable fleet file. Whatever happens, nothing is left running.
+ * A second SIGINT or SIGTERM hurries. */
+int up_main(const struct up_options *o);
+
+/* ---- talking to a running supervisor ----------------------------------------------------------------------- */
+
+/* One request over the control socket of the fleet named `name`; waits for the answer. -ENOENT: not running. *ret_status is HTTP's. */
+int up_call(const struct os_dirs *dirs, const char *name, const char *method, const char *target, unsigned *ret_status, struct buf *ret_body, struct err *err) BASE_MUST_USE;
+/* Waits until the supervisor has released its lock: 0, or -ETIMEDOUT. */
+int up_wait_gone(const struct os_dirs *dirs, const char *name, uint64_t limit_ms, struct err *err) BASE_MUST_USE;
+/* Absolute path of a service's log ("router" and "berth" too). */
+int up_log_path(const struct os_dirs *dirs, const char *name, const char *service, struct buf *ret) BASE_MUST_USE;
