@@ -90,6 +90,8 @@ char *str_dup(struct str s) BASE_MUST_USE;
 int str_to_u64(struct str s, uint64_t *ret) BASE_MUST_USE;
 /* True when all bytes form valid UTF-8 (no surrogates, no overlongs) without NUL. */
 bool str_is_utf8(struct str s);
+/* Decodes the character at the front of s: its length in bytes (1-4) and *ret_point, or 0 for broken UTF-8 or an empty s. */
+size_t str_utf8_decode(struct str s, uint32_t *ret_point) BASE_MUST_USE;
 /* The candidate nearest to word by edit distance, when near enough to be a misspelling (at most 2 edits and at most a
  * third of its length, or same but for case, '-' and '_'); else NULL. candidates is an array of n terminated strings. */
 const char *str_nearest(struct str word, const char *const *candidates, size_t n);
@@ -115,8 +117,8 @@ void buf_add_c(struct buf *b, const char *cstr);
 void buf_add_char(struct buf *b, char c);
 void buf_addf(struct buf *b, const char *fmt, ...) BASE_PRINTF(2, 3);
 void buf_addv(struct buf *b, const char *fmt, va_list ap) BASE_PRINTF(2, 0);
-/* Outside text for people: printable UTF-8 as it is, control bytes and broken UTF-8 as \xNN, at most max_chars shown and
- * then "...". No quotes are added. */
+/* Outside text for people: printable UTF-8 as it is; controls, characters that turn the direction of writing and broken UTF-8
+ * as \xNN; at most max_chars characters shown (an \xNN is four) and then "...". No quotes are added. */
 void buf_add_printable(struct buf *b, struct str s, size_t max_chars);
 /* Makes room for n more bytes and returns where they go, NULL when failed; buf_grew(n) then counts them in. */
 char *buf_room(struct buf *b, size_t n);
@@ -153,7 +155,8 @@ bool size_align(uint64_t a, uint64_t align, uint64_t *ret) BASE_MUST_USE;
 int units_bytes(struct str s, uint64_t *ret) BASE_MUST_USE;
 /* "640GB/s": bytes a second, the same prefixes, "/s" required. */
 int units_rate(struct str s, uint64_t *ret) BASE_MUST_USE;
-/* "10m", "1h30m", "250ms", "2s", "1d": milliseconds. A bare number is refused: -EINVAL. */
+/* "10m", "1h30m", "250ms", "2s", "1d": milliseconds. Longer units come first, each once; a number may
+ * have a fraction, spaces may stand before a unit and between parts. A bare number is refused: -EINVAL. */
 int units_duration_ms(struct str s, uint64_t *ret) BASE_MUST_USE;
 
 #define UNITS_TEXT 24 /* enough for any of the texts below */

@@ -140,7 +140,7 @@ void buf_add_printable(struct buf *b, struct str s, size_t max_chars)
     size_t shown = 0;
     while (s.len) {
         uint32_t point = 0;
-        size_t n = base_utf8_decode(s, &point);
+        size_t n = str_utf8_decode(s, &point);
         bool plain = n > 0 && is_printable(point);
         if (n == 0)
             n = 1;

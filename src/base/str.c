@@ -137,7 +137,7 @@ static size_t lead(unsigned char c, uint32_t *ret_bits, uint32_t *ret_least)
     return 0;
 }
 
-size_t base_utf8_decode(struct str s, uint32_t *ret_point)
+size_t str_utf8_decode(struct str s, uint32_t *ret_point)
 {
     if (s.len == 0)
         return 0;
@@ -161,7 +161,7 @@ bool str_is_utf8(struct str s)
 {
     while (s.len) {
         uint32_t point;
-        size_t n = base_utf8_decode(s, &point);
+        size_t n = str_utf8_decode(s, &point);
         if (n == 0 || point == 0)
             return false;
         s.ptr += n;
