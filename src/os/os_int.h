@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Shared inside os only: the text of a path in errors, the names in a directory, and the width of text on a terminal.
+ */
+#pragma once
+
+#include <os/os.h>
+
+/* A path in an error: cut when longer, so that the reason behind it still fits into the message. */
+#define OS_PATH_TEXT 512
+
+/* dirfd and path as people know it: "/var/lib/berth/store/x", control bytes escaped. path may be "" for dirfd itself. Keeps errno. Returns out. */
+const char *os_path_text(int dirfd, const char *path, char out[OS_PATH_TEXT]);
+
+/* The names in a directory, in byte order, without "." and "..". */
+struct os_names {
+    struct buf bytes;   /* each terminated, one behind the other */
+    const char **sorted;
+    size_t n;
+};
+#define OS_NAMES_BYTES (64u << 20) /* a directory with more is refused: it would be about a million files */
+/* fd stays the caller's and may be read again. Negative errno without text. */
+int os_names_read(int fd, struct os_names *ret) BASE_MUST_USE;
+void os_names_release(struct os_names *n);
+
+/* Opens a directory below dirfd, never through a link and never into another mount. A descriptor or a negative errno. */
+int os_open_below(int dirfd, const char *name) BASE_MUST_USE;
+
+/* Terminal columns that a text takes: wide East Asian characters and emoji are two, combining marks none. */
+size_t os_text_width(struct str s);
+/* The longest front of s that takes at most max columns. */
+struct str os_text_cut(struct str s, size_t max);
+
+/* "\033[...m" of a style and what ends it; both "" when color is false or the style is OS_PLAIN. */
+const char *os_style_on(enum os_style style, bool color);
+const char *os_style_off(enum os_style style, bool color);
