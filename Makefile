@@ -24,6 +24,11 @@ VERSION := 0.1.0
 ifneq ($(SAN),)
 SANFLAGS := -fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all
 endif
+# With clang: fuzzers that search instead of replaying.
+ifneq ($(LIBFUZZER),)
+SANFLAGS := -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+FUZZFLAGS := -DBERTH_LIBFUZZER -fsanitize=fuzzer
+endif
 ifneq ($(WERROR),)
 WARN += -Werror
 endif
@@ -83,7 +88,7 @@ $(BUILD)/test/%: test/unit/%.c $(LIB)
 # Without libFuzzer a fuzzer replays the files named on its command line.
 $(BUILD)/fuzz/%: test/fuzz/%.c test/fuzz/replay.c $(LIB)
 	@mkdir -p $(@D)
-	$(CC) $(FLAGS) -Wno-missing-prototypes -o $@ $(filter %.c,$^) $(LIB) $(SANFLAGS) $(PKG_LIBS)
+	$(CC) $(FLAGS) -Wno-missing-prototypes $(FUZZFLAGS) -o $@ $(filter %.c,$^) $(LIB) $(SANFLAGS) $(PKG_LIBS)
 
 $(BUILD)/aids/%: test/aids/%.c $(LIB)
 	@mkdir -p $(@D)

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The contracts, one function each over one subject. A contract whose subject is missing is broken, never passed by absence; what another host holds is unproven from here.
+ */
+#include "check.h"
+
+#include <engine/engine.h>
+#include <errno.h>
+#include <string.h>
+
+/* Results grow in the arena by doubling; what is left behind dies with it. */
+struct results {
+    struct arena *a;
+    struct check_result *list;
+    size_t n, cap;
+};
+
+static int add(struct results *r, const char *contract, const char *subject, enum check_verdict verdict, const char *text)
+{
+    if (r->n == r->cap) {
+        size_t cap = r->cap ? r->cap * 2 : 32;
+        struct check_result *list = arena_alloc(r->a, cap, sizeof *list);
+        if (!list)
+            return -ENOMEM;
+        if (r->n)
+            memcpy(list, r->list, r->n * sizeof *list);
+        r->list = list;
+        r->cap = cap;
+    }
+    if (!subject || !text)
+        return -ENOMEM;
+    r->list[r->n++] = (struct check_result){.contract = contract, .subject = subject, .verdict = verdict, .text = text};
+    return 0;
+}
+
+static bool is_here(const struct fleet_host *h)
+{
+    return h->ssh == NULL;
+}
+
+/* True when some service on this machine uses the thing. */
+static bool used_here(const struct fleet *f, const struct fleet_model *m, const struct fleet_runtime *rt, bool *ret_elsewhere)
+{
+    bool here = false;
+    *ret_elsewhere = false;
+    for (size_t i = 0; i < f->n_services; i++) {
+        const struct fleet_service *s = &f->services[i];
+        if (s->model != m && s->runtime != rt)
+            continue;
+        if (is_here(s->host))
+            here = true;
+        else
+            *ret_elsewhere = true;
+    }
+    return here;
+}
+
+/* payload: every file that a model names is there. */
+static int check_payload(struct results *r, struct store *s, const struct fleet *f, const struct fleet_model *m)
+{
+    char *subject = arena_printf(r->a, "model %s", m->name);
+    bool elsewhere;
+    if (!used_here(f, m, NULL, &elsewhere))
+        return add(r, "payload", subject, elsewhere ? CHECK_UNPROVEN : CHECK_HOLDS,
+                   elsewhere ? "used on other hosts only" : "no service uses it");
+    struct err err;
+    uint64_t bytes;
+    if (store_payload_check(s, m, &bytes, &err) < 0)
+        return add(r, "payload", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
+    char size[UNITS_TEXT];
+    return add(r, "payload", subject, CHECK_HOLDS, arena_printf(r->a, "all files are there, %s", units_show_bytes(bytes, size)));
+}
+
+/* runtime: installed, and every file as its manifest says. One that `up` installs by itself is unproven until then. */
+static int check_runtime(struct results *r, struct store *s, const struct fleet *f, const struct fleet_runtime *rt)
+{
+    char *subject = arena_printf(r->a, "runtime %s", rt->name);
+    bool elsewhere;
+    if (!used_here(f, NULL, rt, &elsewhere))
+        return add(r, "runtime", subject, elsewhere ? CHECK_UNPROVEN : CHECK_HOLDS,
+                   elsewhere ? "used on other hosts only" : "no service uses it");
+    struct store_runtime found;
+    struct err err;
+    int ret = store_runtime_find(s, rt, &found, &err);
+    if (ret == -ENOENT && rt->source == FLEET_SOURCE_DEBIAN)
+        return add(r, "runtime", subject, CHECK_UNPROVEN, "not installed; 'berth up' or 'berth runtime add' installs it");
+    if (ret == -ENOENT)
+        return add(r, "runtime", subject, CHECK_BROKEN, "not installed; 'berth runtime add' installs it");
+    if (ret < 0)
+        return add(r, "runtime", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
+    if (store_runtime_verify(s, &found, NULL, &err) < 0)
+        ret = add(r, "runtime", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
+    else
+        ret = add(r, "runtime", subject, CHECK_HOLDS, arena_printf(r->a, "%s, every file proven", found.id));
+    store_runtime_release(&found);
+    return ret;
+}
+
+static int path_of(struct store *s, const struct fleet_model *m, const char *file, struct arena *a, const char **ret, struct err *err)
+{
+    if (!file)
+        return 0;
+    base_autobuf struct buf path = BUF_INIT(8192);
+    int r = store_payload_path(s, m, file, &path, err);
+    if (r < 0)
+        return r;
+    *ret = arena_dup(a, buf_str(&path));
+    return *ret ? 0 : err_nomem(err);
+}
+
+/* argv: the shape can be said in the engine's own flags. */
+static int check_argv(struct results *r, struct store *s, const struct fleet_service *sv)
+{
+    char *subject = arena_printf(r->a, "service %s", sv->name);
+    struct engine_paths paths = {0};
+    struct err err;
+    const char *const *argv;
+    size_t n = 0;
+    int ret = 0;
+    if (sv->model) {
+        paths.template_file = sv->model->template_file;
+        ret = path_of(s, sv->model, sv->model->weights, r->a, &paths.weights, &err);
+        if (!ret)
+            ret = path_of(s, sv->model, sv->model->projector, r->a, &paths.projector, &err);
+        if (!ret)
+            ret = path_of(s, sv->model, sv->model->drafter, r->a, &paths.drafter, &err);
+    }
+    if (!ret)
+        ret = engine_argv(sv, &paths, r->a, &argv, &n, &err);
+    if (ret == -ENOMEM)
+        return ret;
+    if (ret < 0)
+        return add(r, "argv", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
+    return add(r, "argv", subject, CHECK_HOLDS, arena_printf(r->a, "%s, %zu words on its command line", sv->runtime->engine, n));
+}
+
+int check_fleet(const struct fleet *f, struct store *s, struct arena *a, struct check_result **ret, size_t *ret_n, struct err *err)
+{
+    struct results r = {.a = a};
+    /* loading it has proved keys, units, names, references and ports */
+    int failed = add(&r, "file", arena_printf(a, "fleet %s", f->name), CHECK_HOLDS,
+                     arena_printf(a, "%zu services, %zu endpoints", f->n_services, f->n_endpoints));
+    for (size_t i = 0; !failed && i < f->n_runtimes; i++)
+        failed = check_runtime(&r, s, f, &f->runtimes[i]);
+    for (size_t i = 0; !failed && i < f->n_models; i++)
+        failed = check_payload(&r, s, f, &f->models[i]);
+    for (size_t i = 0; !failed && i < f->n_services; i++)
+        failed = check_argv(&r, s, &f->services[i]);
+    if (failed)
+        return err_nomem(err);
+    *ret = r.list;
+    *ret_n = r.n;
+    return 0;
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What all subcommands share: the command line, errors as a person sees them, the fleet file.
+ */
+#include "cmd_int.h"
+
+#include <assert.h>
+#include <engine/engine.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The command that is running, for the prefix of its errors; one process runs one command. */
+static const char *running = NULL;
+
+const struct cmd *cmd_find(const char *name)
+{
+    for (size_t i = 0; i < cmd_table_len; i++)
+        if (strcmp(cmd_table[i]->name, name) == 0)
+            return cmd_table[i];
+    return NULL;
+}
+
+int cmd_failf(int code, const char *fmt, ...)
+{
+    base_autobuf struct buf text = BUF_INIT(64 * 1024);
+    va_list ap;
+    va_start(ap, fmt);
+    buf_addv(&text, fmt, ap);
+    va_end(ap);
+    if (running)
+        (void)fprintf(stderr, "berth %s: %s\n", running, text.ptr ? text.ptr : "out of memory");
+    else
+        (void)fprintf(stderr, "berth: %s\n", text.ptr ? text.ptr : "out of memory");
+    return code;
+}
+
+int cmd_fail(int code, const struct err *err)
+{
+    return cmd_failf(code, "%s", err->text);
+}
+
+int cmd_usage(const struct cmd *c, const char *fmt, ...)
+{
+    base_autobuf struct buf text = BUF_INIT(4096);
+    va_list ap;
+    va_start(ap, fmt);
+    buf_addv(&text, fmt, ap);
+    va_end(ap);
+    return cmd_failf(CMD_USAGE, "%s; see 'berth %s -h'", text.ptr ? text.ptr : "unusable command line", c->name);
+}
+
+int cmd_print(struct str text)
+{
+    if (fwrite(text.ptr ? text.ptr : "", 1, text.len, stdout) != text.len || fflush(stdout) != 0) {
+        if (errno == EPIPE)
+            return CMD_FAILED; /* the reader has what it wanted */
+        return cmd_failf(CMD_FAILED, "cannot write the result: %s", strerror(errno));
+    }
+    return CMD_OK;
+}
+
+/* ---- the command line --------------------------------------------------------------------------------- */
+
+static size_t count_options(const struct cmd *c)
+{
+    size_t n = 0;
+    while (n < CMD_OPTIONS_MAX && c->options[n].name)
+        n++;
+    return n;
+}
+
+size_t cmd_option_index(const struct cmd *c, const char *name)
+{
+    for (size_t i = 0; i < count_options(c); i++)
+        if (strcmp(c->options[i].name, name) == 0)
+            return i;
+    assert(!"an option that the command does not have");
+    return 0;
+}
+
+const char *cmd_value(const struct cmd *c, const struct cmd_args *a, const char *name)
+{
+    return a->values[cmd_option_index(c, name)];
+}
+
+bool cmd_given(const struct cmd *c, const struct cmd_args *a, const char *name)
+{
+    return cmd_value(c, a, name) != NULL;
+}
+
+/* What one word of the command line is. */
+struct word {
+    ptrdiff_t option;  /* index, or -1 */
+    const char *value; /* of the option, when it has one */
+    bool takes_next;   /* the value is the next word */
+    bool help;
+    struct str cluster; /* more switches behind a short one */
+};
+
+/* Reads a short option at the front of `rest` (without the dash). */
+static bool read_short(const struct cmd *c, struct str rest, struct word *w)
+{
+    *w = (struct word){.option = -1};
+    if (rest.ptr[0] == 'h') {
+        w->help = true;
+        return true;
+    }
+    for (size_t i = 0; i < count_options(c); i++) {
+        if (!c->options[i].letter || c->options[i].letter != rest.ptr[0])
+            continue;
+        w->option = (ptrdiff_t)i;
+        struct str behind = {rest.ptr + 1, rest.len - 1};
+        if (!c->options[i].value)
+            w->cluster = behind;
+        else if (behind.len)
+            w->value = behind.ptr; /* argv words are terminated */
+        else
+            w->takes_next = true;
+        return true;
+    }
+    return false;
+}
+
+static bool read_long(const struct cmd *c, const char *text, struct word *w, int *ret_exit)
+{
+    *w = (struct word){.option = -1};
+    struct str rest = str_of(text);
+    struct str name = str_split(&rest, '=');
+    if (str_eq_c(name, "help")) {
+        w->help = true;
+        return true;
+    }
+    const char *names[CMD_OPTIONS_MAX];
+    size_t n = count_options(c);
+    for (size_t i = 0; i < n; i++) {
+        names[i] = c->options[i].name;
+        if (!str_eq_c(name, c->options[i].name))
+            continue;
+        w->option = (ptrdiff_t)i;
+        if (c->options[i].value && rest.ptr)
+            w->value = rest.ptr;
+        else if (c->options[i].value)
+            w->takes_next = true;
+        else if (rest.ptr) {
+            *ret_exit = cmd_usage(c, "option '--%s' takes no value", c->options[i].name);
+            return false;
+        }
+        return true;
+    }
+    const char *near = str_nearest(name, names, n);
+    if (near)
+        *ret_exit = cmd_usage(c, "unknown option '--%.*s'; did you mean '--%s'?", STR_ARG(name), near);
+    else
+        *ret_exit = cmd_usage(c, "unknown option '--%.*s'", STR_ARG(name));
+    return false;
+}
+
+static bool take_option(const struct cmd *c, const struct word *w, int argc, char **argv, int *i, struct cmd_args *ret, int *ret_exit)
+{
+    const struct cmd_option *o = &c->options[w->option];
+    const char *value = w->value ? w->value : "";
+    if (w->takes_next) {
+        if (*i + 1 >= argc) {
+            *ret_exit = cmd_usage(c, "option '--%s' needs a value (%s)", o->name, o->value);
+            return false;
+        }
+        value = argv[++*i];
+    }
+    ret->values[w->option] = value;
+    ret->counts[w->option]++;
+    return true;
+}
+
+static bool print_help(const struct cmd *c, int *ret_exit)
+{
+    base_autobuf struct buf text = BUF_INIT(64 * 1024);
+    int r = cmd_help_text(c, &text);
+    *ret_exit = r ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
+    return false;
+}
+
+bool cmd_parse(const struct cmd *c, int argc, char **argv, size_t min_words, size_t max_words, struct cmd_args *ret, int *ret_exit)
+{
+    assert(max_words <= CMD_WORDS_MAX);
+    running = c->name;
+    *ret = (struct cmd_args){.argc = argc, .argv = argv};
+    bool only_words = false;
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i];
+        if (!only_words && strcmp(a, "--") == 0) {
+            only_words = true;
+            continue;
+        }
+        struct word w;
+        if (only_words || a[0] != '-' || !a[1]) {
+            if (ret->n_words == max_words) {
+                *ret_exit = max_words ? cmd_usage(c, "one word too many: '%.60s'", a) : cmd_usage(c, "takes no words: '%.60s'", a);
+                return false;
+            }
+            ret->words[ret->n_words++] = a;
+            continue;
+        }
+        if (a[1] == '-') {
+            if (!read_long(c, a + 2, &w, ret_exit))
+                return false;
+            if (w.help)
+                return print_help(c, ret_exit);
+            if (!take_option(c, &w, argc, argv, &i, ret, ret_exit))
+                return false;
+            continue;
+        }
+        for (struct str rest = str_of(a + 1); rest.len; rest = w.cluster) {
+            if (!read_short(c, rest, &w)) {
+                *ret_exit = cmd_usage(c, "unknown option '-%c'", rest.ptr[0]);
+                return false;
+            }
+            if (w.help)
+                return print_help(c, ret_exit);
+            if (!take_option(c, &w, argc, argv, &i, ret, ret_exit))
+                return false;
+        }
+    }
+    if (ret->n_words < min_words) {
+        *ret_exit = cmd_usage(c, "needs more words: berth %s %s", c->name, c->synopsis);
+        return false;
+    }
+    return true;
+}
+
+const char *cmd_value_at(const struct cmd *c, const struct cmd_args *a, const char *name, size_t i)
+{
+    /* The line was parsed without error before, so a second walk needs no checks. */
+    size_t want = cmd_option_index(c, name);
+    if (i >= a->counts[want])
+        return NULL;
+    for (int k = 1; k < a->argc; k++) {
+        const char *s = a->argv[k];
+        if (strcmp(s, "--") == 0)
+            break;
+        if (s[0] != '-' || !s[1])
+            continue;
+        struct word w;
+        int ignored;
+        struct str rest = str_of(s + 1);
+        do {
+            bool ok = s[1] == '-' ? read_long(c, s + 2, &w, &ignored) : read_short(c, rest, &w);
+            if (!ok || w.option < 0)
+                return NULL;
+            const char *value = w.value;
+            if (w.takes_next && k + 1 < a->argc)
+                value = a->argv[++k];
+            if ((size_t)w.option == want && i-- == 0)
+                return value ? value : "";
+            rest = w.cluster;
+        } while (rest.len);
+    }
+    return NULL;
+}
+
+struct fleet *cmd_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_exit)
+{
+    const char *path = cmd_value(c, a, "file");
+    size_t n;
+    const char *const *names = engine_names(&n);
+    struct fleet_options opt = {.engines = names, .n_engines = n};
+    struct fleet *f = NULL;
+    struct err err;
+    if (fleet_load(path ? path : "fleet.yaml", &opt, &f, &err) < 0) {
+        if (err.code == -ENOENT && !path)
+            *ret_exit = cmd_failf(CMD_USAGE, "%s; write one or name another with -f FILE", err.text);
+        else
+            *ret_exit = cmd_fail(CMD_USAGE, &err);
+        return NULL;
+    }
+    return f;
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * berth check: proves the contracts of the fleet and prints them.
+ */
+#include "cmd_int.h"
+
+#include <check/check.h>
+#include <conf/conf.h>
+#include <unistd.h>
+
+static const struct {
+    const char *text;
+    enum os_style style;
+} verdicts[] = {
+    [CHECK_HOLDS] = {"ok", OS_GREEN},
+    [CHECK_BROKEN] = {"broken", OS_RED},
+    [CHECK_UNPROVEN] = {"unproven", OS_YELLOW},
+};
+
+static int print_json(const struct check_result *r, size_t n)
+{
+    struct json_out *o = json_out_new();
+    base_autobuf struct buf text = BUF_INIT(CONF_JSON_MAX);
+    if (!o)
+        return cmd_failf(CMD_FAILED, "out of memory");
+    json_out_arr(o, NULL);
+    for (size_t i = 0; i < n; i++) {
+        json_out_obj(o, NULL);
+        json_out_cstr(o, "contract", r[i].contract);
+        json_out_cstr(o, "subject", r[i].subject);
+        json_out_cstr(o, "verdict", verdicts[r[i].verdict].text);
+        json_out_cstr(o, "text", r[i].text);
+        json_out_end(o);
+    }
+    json_out_end(o);
+    int failed = json_out_finish(o, true, &text);
+    json_out_free(o);
+    return failed ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
+}
+
+static int print_table(const struct check_result *r, size_t n)
+{
+    static const char *const headings[] = {"", "CONTRACT", "SUBJECT", "FOUND"};
+    static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_LEFT, OS_LEFT};
+    struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
+    if (!t)
+        return cmd_failf(CMD_FAILED, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        os_table_cell(t, verdicts[r[i].verdict].style, "%s", verdicts[r[i].verdict].text);
+        os_table_cell(t, OS_PLAIN, "%s", r[i].contract);
+        os_table_cell(t, OS_BOLD, "%s", r[i].subject);
+        os_table_cell(t, OS_PLAIN, "%s", r[i].text);
+    }
+    base_autobuf struct buf text = BUF_INIT(1 << 20);
+    int failed = os_table_text(t, os_term_color(STDOUT_FILENO), &text);
+    os_table_free(t);
+    return failed ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
+}
+
+static int check_and_print(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
+{
+    struct store *s = NULL;
+    struct err err;
+    if (store_open(dirs, &s, &err) < 0)
+        return cmd_fail(CMD_FAILED, &err);
+    struct arena *arena = arena_new(16 << 20);
+    struct check_result *results = NULL;
+    size_t n = 0;
+    int code = CMD_OK;
+    if (!arena)
+        code = cmd_failf(CMD_FAILED, "out of memory");
+    else if (check_fleet(f, s, arena, &results, &n, &err) < 0)
+        code = cmd_fail(CMD_FAILED, &err);
+    else
+        code = cmd_given(c, a, "json") ? print_json(results, n) : print_table(results, n);
+    size_t broken = 0;
+    for (size_t i = 0; code == CMD_OK && i < n; i++)
+        broken += results[i].verdict == CHECK_BROKEN;
+    if (broken)
+        code = cmd_failf(CMD_FAILED, "%zu of %zu contracts of fleet '%s' are broken", broken, n, f->name);
+    arena_free(arena);
+    store_free(s);
+    return code;
+}
+
+static int run_check(const struct cmd *c, int argc, char **argv)
+{
+    struct cmd_args a;
+    int code = CMD_OK;
+    if (!cmd_parse(c, argc, argv, 0, 0, &a, &code))
+        return code;
+    struct fleet *f = cmd_fleet(c, &a, &code);
+    if (!f)
+        return code;
+    struct os_dirs dirs;
+    struct err err;
+    if (os_dirs_find(&dirs, &err) < 0) {
+        code = cmd_fail(CMD_FAILED, &err);
+    } else {
+        code = check_and_print(c, &a, f, &dirs);
+        os_dirs_release(&dirs);
+    }
+    fleet_free(f);
+    return code;
+}
+
+const struct cmd cmd_check = {
+    .name = "check",
+    .synopsis = "[-f FILE] [--json]",
+    .summary = "prove every contract of the fleet",
+    .description = "Reads the fleet file and proves what it promises: that the file is sound (keys, units, references, names, ports), that every model's files are there, that every runtime is installed, and that each shape can be "
+                   "expressed as the engine's flags.\n\n"
+                   "Nothing is started and nothing is changed. A contract that cannot be seen from this machine is reported as unproven. Exit 1 when one is broken, 2 when the file cannot be used.",
+    .examples = "berth check\nberth check -f examples/demo.yaml --json",
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON},
+    .run = run_check,
+};

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The program: finds the subcommand in the table and runs it. Everything else is in cmd_<name>.c and in the modules below.
+ */
+#include "cmd_int.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+const struct cmd *const cmd_table[] = {
+    &cmd_up, &cmd_down, &cmd_restart, &cmd_status, &cmd_logs, &cmd_check, &cmd_runtime, &cmd_route, &cmd_help, &cmd_route_worker,
+};
+const size_t cmd_table_len = BASE_COUNT(cmd_table);
+
+int main(int argc, char **argv)
+{
+    /* a closed pipe is an error of the write that met it, in every part of the program */
+    (void)signal(SIGPIPE, SIG_IGN);
+
+    if (argc < 2) {
+        base_autobuf struct buf text = BUF_INIT(64 * 1024);
+        if (cmd_help_text(NULL, &text) == 0)
+            (void)fwrite(text.ptr, 1, text.len, stderr);
+        return CMD_USAGE;
+    }
+    struct str first = str_of(argv[1]);
+    if (str_eq_c(first, "--version") || str_eq_c(first, "-V"))
+        return cmd_print(STR("berth " BERTH_VERSION "\n"));
+    if (str_eq_c(first, "--help") || str_eq_c(first, "-h"))
+        return cmd_help.run(&cmd_help, 1, argv + 1);
+
+    const struct cmd *c = cmd_find(argv[1]);
+    if (!c) {
+        const char *names[BASE_COUNT(cmd_table)];
+        size_t n = 0;
+        for (size_t i = 0; i < cmd_table_len; i++)
+            if (!cmd_table[i]->hidden)
+                names[n++] = cmd_table[i]->name;
+        const char *near = str_nearest(first, names, n);
+        if (near)
+            return cmd_failf(CMD_USAGE, "there is no command '%.60s'; did you mean 'berth %s'?", argv[1], near);
+        return cmd_failf(CMD_USAGE, "there is no command '%.60s'; 'berth help' lists them", argv[1]);
+    }
+    return c->run(c, argc - 1, argv + 1);
+}
