@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 #
 # make            build/berth and build/mkmodel
-# make up         install what building needs, build, bring the demo fleet up and ask it a question
+# make up         install what building needs, build, bring the demo fleet up, ask it a question
 # make down       stop the demo fleet
 # make check      install what testing needs, run every test
 # make help       everything else
@@ -110,7 +110,7 @@ down:
 check: deps-check
 	@$(MAKE) --no-print-directory -j2 test-programs
 	@$(MAKE) --no-print-directory -j2 BUILD=build/asan SAN=address,undefined test-programs
-	@test/run all
+	@test/run $(GROUPS)
 
 check-fast:
 	@$(MAKE) --no-print-directory -j2 test-programs
@@ -126,6 +126,9 @@ tsan:
 
 analyze:
 	@tools/analyze
+
+# What `make check` runs; see test/run.
+GROUPS ?= all
 
 FUZZ_SECONDS ?= 30
 fuzz:
