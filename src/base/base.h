@@ -21,6 +21,8 @@
 /* ---- attributes and scope cleanup ------------------------------------------------------------- */
 
 #define BASE_MUST_USE __attribute__((warn_unused_result))
+/* Deliberate neglect of a must-use result: gcc warns at a plain (void). Say why beside it. */
+#define base_ignore(result) ((void)!(result))
 #define BASE_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
 /* Frees a heap pointer when the variable leaves its scope. */

@@ -99,7 +99,7 @@ struct os_spawn {
     const struct os_bind *binds; /* made read-only, in a private mount namespace */
     size_t n_binds;
     const char *chroot;         /* entered after the binds; NULL none */
-    bool drop;                  /* give up root: setgroups, setgid, setuid to the two below, no_new_privs */
+    bool drop;                  /* give up root: the account's own supplementary groups, gid and uid below, no_new_privs */
     uid_t uid;
     gid_t gid;
 };
@@ -121,7 +121,8 @@ void os_proc_release(struct os_proc *p); /* closes the descriptor */
 const char *os_status_text(int status, char out[OS_STATUS_TEXT]);
 
 /* Runs a command to its end with both outputs collected up to their ceilings (what is over is read and dropped). stdin is /dev/null.
- * Killed after timeout_ms (0 none): -ETIMEDOUT. Returns 0 with *ret_status otherwise. s's descriptors are ignored. */
+ * Killed after timeout_ms (0 none), with its whole group when new_group: -ETIMEDOUT. Returns 0 with *ret_status otherwise.
+ * s's stdin_fd, stdout_fd and stderr_fd are ignored. out and errout may be NULL: /dev/null. */
 int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err) BASE_MUST_USE;
 
 /* The pidfd of a process that is not our child; -ESRCH. */
@@ -170,7 +171,9 @@ int os_table_text(struct os_table *t, bool color, struct buf *out) BASE_MUST_USE
 struct os_progress;
 struct os_progress *os_progress_new(int fd, const struct clk *clk) BASE_MUST_USE;
 struct os_progress *os_progress_free(struct os_progress *p); /* leaves the last state on the screen */
-/* Sets task `subject`'s line. total 0: no bar. done_style: OS_PLAIN while it runs; any other marks the task finished (its line is then printed for good). */
+/* Sets task `subject`'s line. total 0: no bar. done_style: OS_PLAIN while it runs; any other marks the task finished: its line is then
+ * printed for good. The time since the task's first line is added here, so text says none: "ready" becomes "alpha: ready in 0.6 s",
+ * with OS_RED and OS_YELLOW "alpha: engine died after 0.6 s"; a task that never ran gets no time. */
 void os_progress_set(struct os_progress *p, const char *subject, const char *text, uint64_t done, uint64_t total, enum os_style done_style);
 /* A message above the progress lines. */
 void os_progress_say(struct os_progress *p, enum os_style style, const char *fmt, ...) BASE_PRINTF(3, 4);
