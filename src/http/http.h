@@ -18,7 +18,7 @@ struct http_field {
     struct str name, value; /* value without surrounding white space */
 };
 
-/* A message's start line and fields. All views point into the parser's memory and are valid until the message completes. */
+/* A message's start line and fields. All views point into the parser's memory and are valid until a byte of the next message is fed. */
 struct http_head {
     /* request */
     struct str method; /* "POST" */
@@ -49,7 +49,7 @@ bool http_field_hop(const struct http_head *h, struct str name);
 
 enum http_kind { HTTP_REQUEST, HTTP_RESPONSE };
 
-/* Called in order head, body*, end. Return 0 to go on, or a negative errno that stops the parser: http_parser_feed returns it. */
+/* Called in order head, body*, end; none may be NULL, none may free the parser. Return 0 to go on, or a negative errno that stops the parser: http_parser_feed returns it. */
 struct http_parser_ops {
     int (*on_head)(void *ctx, const struct http_head *head);
     int (*on_body)(void *ctx, struct str data); /* decoded; points into what was fed */

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 struct net_loop;
+/* Makes the process ignore SIGPIPE: a write to a closed connection is an error of that connection. */
 int net_loop_new(struct net_loop **ret, struct err *err) BASE_MUST_USE;
 /* Runs until net_loop_stop, or until nothing is left to wait for. May be called again. */
 void net_loop_run(struct net_loop *l);
@@ -57,21 +58,24 @@ struct net_stream;
 struct net_stream_ops {
     void (*on_connect)(void *ctx, int status);     /* once, for net_connect: 0 or a negative errno; after an error only net_stream_close is allowed */
     void (*on_data)(void *ctx, struct str data);   /* valid during the call */
-    void (*on_end)(void *ctx, int status);         /* 0: the peer has finished sending; negative errno: broken. Nothing more is read. Writing may go on after 0 */
+    void (*on_end)(void *ctx, int status);         /* 0: the peer has finished sending; negative errno: broken. Nothing more is read. Writing may go on after 0; if that breaks,
+                                                    * a second and last on_end tells. Never called from within a function of net */
     void (*on_drain)(void *ctx);                   /* all that was queued has been written, after net_stream_queued was not 0 */
     void (*on_close)(void *ctx);                   /* last call: ctx may be freed */
 };
 
 /* Connects (TCP with no delay). Reading starts by itself once connected. ops are copied. */
 int net_connect(struct net_loop *l, const struct net_addr *a, const struct net_stream_ops *ops, void *ctx, struct net_stream **ret, struct err *err) BASE_MUST_USE;
-/* Takes over a connected socket descriptor (TCP, unix stream or one end of a socketpair); owns it also on failure. */
+/* Takes over a connected socket descriptor (TCP, unix stream or one end of a socketpair); owns it also on failure. Reading starts by itself. */
 int net_stream_from_fd(struct net_loop *l, int fd, const struct net_stream_ops *ops, void *ctx, struct net_stream **ret, struct err *err) BASE_MUST_USE;
 /* Sets who is told from now on (for accepted streams). */
 void net_stream_set_ops(struct net_stream *s, const struct net_stream_ops *ops, void *ctx);
-/* Sends bytes: tries at once, copies and queues the rest. -ENOMEM, or -EPIPE after an error; an error of the connection itself comes through on_end. */
+/* Sends bytes: tries at once, copies and queues the rest (while connecting, everything). -ENOMEM, or -EPIPE once the connection is broken; both are told by on_end too, after what the peer
+ * had sent before was read, so that a caller may leave it to on_end. */
 int net_stream_write(struct net_stream *s, const struct str *parts, size_t n_parts) BASE_MUST_USE;
 size_t net_stream_queued(const struct net_stream *s); /* bytes not written yet */
 void net_stream_read(struct net_stream *s, bool on);  /* stops and resumes reading: back-pressure */
+bool net_stream_quiet(const struct net_stream *s);    /* connected and nothing waits to be read: no byte, no end, no error. One system call */
 /* Finishes our sending side once the queue is empty. */
 void net_stream_shutdown(struct net_stream *s);
 /* Closes at once, what is queued is lost (reset: with RST, so that the peer sees an unclean end). on_close follows. Takes NULL; returns NULL. */
