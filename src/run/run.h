@@ -26,6 +26,13 @@ const char *run_state_text(enum run_state s);
 #define RUN_TERM_MS ((ENGINE_PING_S + 2) * 1000) /* after each TERM: longer than the ping interval */
 #define RUN_LOG_MAX (32 * 1024 * 1024) /* bytes of a log; then it is moved to NAME.log.1 and begun anew */
 
+/* Times that a test makes short; 0 is the constant or rule above. */
+struct run_times {
+    uint64_t backoff_ms; /* RUN_BACKOFF_MIN_MS */
+    uint64_t term_ms;    /* RUN_TERM_MS */
+    uint64_t limit_ms;   /* of a start: engine_start_limit_ms */
+};
+
 /* Shared by all services of a fleet; outlives them. */
 struct run_env {
     struct net_loop *loop;
@@ -35,9 +42,11 @@ struct run_env {
     const struct event_sink *sink; /* subject "service NAME" */
     const char *log_dir;           /* absolute, exists */
     const char *work_dir;          /* absolute, exists, empty, not writable by the engine's account */
+    struct run_times times;        /* zero but in tests */
 };
 
 struct run_service;
+/* Every change of state, also those made inside run_start and run_stop; from and to are both starting when an attempt to start again failed or is made. It may call run_stop of any service and run_start of another one. */
 struct run_ops {
     void (*on_state)(void *ctx, struct run_service *s, enum run_state from, enum run_state to);
 };
@@ -50,7 +59,11 @@ struct run_service *run_free(struct run_service *s);
 /* Begins a start from absent or failed: payload and port are checked first. Errors that show at once (payload missing, port taken by whom, spawn failed) come back here, and the state is failed; all later ones through on_state and
  * run_info. */
 int run_start(struct run_service *s, struct err *err) BASE_MUST_USE;
-/* Begins a stop from any state: draining (the owner stops sending when it sees that state), idle or drain_ms, TERM, RUN_TERM_MS, TERM, RUN_TERM_MS, KILL. on_state(absent) ends it. A second call with 0 hurries. */
+/* -EADDRINUSE when something listens at the service's address, with its owner: "port 7770 of service 'a' is taken by nginx (pid 123)". */
+int run_port_check(const struct fleet_service *service, struct err *err) BASE_MUST_USE;
+/* The same text for any port; what: "service 'a'", "the router". Returns -EADDRINUSE. */
+int run_port_taken(uint16_t port, const char *what, struct err *err);
+/* Begins a stop from any state (absent: nothing happens; failed: absent at once): draining (the owner stops sending when it sees that state), idle or drain_ms, TERM, RUN_TERM_MS, TERM, RUN_TERM_MS, KILL. on_state(absent) ends it. A second call with 0 hurries. */
 void run_stop(struct run_service *s, uint64_t drain_ms);
 
 struct run_info {
@@ -58,7 +71,7 @@ struct run_info {
     pid_t pid;              /* the engine's own; 0 none */
     uint64_t generation;    /* counts starts */
     uint64_t restarts;      /* starts that nobody asked for */
-    uint64_t since_ms;      /* in this state, by the loop's clock */
+    uint64_t since_ms;      /* when it came into this state, by the loop's clock */
     uint64_t took_ms;       /* from start to ready, last time; 0 */
     struct os_mem mem;      /* read at the time of the call */
     const char *confine;    /* "bubblewrap" */
