@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Reading a parsed head: fields by name, tokens in a comma-separated list, and which fields belong to one connection only.
+ * A head has at most HTTP_FIELDS_MAX fields, so a walk over all of them is fast enough and needs no index.
+ */
+#include "http_int.h"
+
+#include <strings.h>
+
+const uint8_t http_byte_class[256] = {
+     0,  0,  0,  0,  0,  0,  0,  0,  0,  2,  0,  0,  0,  0,  0,  0, /* 00 */
+     0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0,  0, /* 10 */
+     2,  7,  6,  3,  7, 15,  7,  7,  6,  6,  7,  7,  6, 15, 15,  6, /* 20 */
+    15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 14,  6,  6,  6,  6,  6, /* 30 */
+     6, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, /* 40 */
+    15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 14,  6, 14,  7, 15, /* 50 */
+     7, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15, /* 60 */
+    15, 15, 15, 15, 15, 15, 15, 15, 15, 15, 15,  6,  7,  6, 15,  0, /* 70 */
+     2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2, /* 80 */
+     2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2, /* 90 */
+     2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2, /* a0 */
+     2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2, /* b0 */
+     2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2, /* c0 */
+     2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2, /* d0 */
+     2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2, /* e0 */
+     2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2, /* f0 */
+};
+
+bool http_all_of(struct str s, uint8_t class)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (!(http_byte_class[(unsigned char)s.ptr[i]] & class))
+            return false;
+    return s.len > 0;
+}
+
+static bool named(const struct http_field *f, const char *name, size_t len)
+{
+    return f->name.len == len && strncasecmp(f->name.ptr, name, len) == 0;
+}
+
+struct str http_field_get(const struct http_head *h, const char *name)
+{
+    size_t len = strlen(name);
+    for (size_t i = 0; i < h->n_fields; i++)
+        if (named(&h->fields[i], name, len))
+            return h->fields[i].value;
+    return (struct str){0};
+}
+
+static bool has_token(struct str list, struct str token)
+{
+    while (list.ptr)
+        if (str_eq_nocase(str_trim(str_split(&list, ',')), token))
+            return true;
+    return false;
+}
+
+bool http_field_has(const struct http_head *h, const char *name, const char *token)
+{
+    size_t len = strlen(name);
+    for (size_t i = 0; i < h->n_fields; i++)
+        if (named(&h->fields[i], name, len) && has_token(h->fields[i].value, str_of(token)))
+            return true;
+    return false;
+}
+
+bool http_field_hop(const struct http_head *h, struct str name)
+{
+    static const struct str hop[] = {
+        {"connection", 10}, {"keep-alive", 10}, {"proxy-connection", 16},  {"proxy-authenticate", 18}, {"proxy-authorization", 19},
+        {"te", 2},          {"trailer", 7},     {"transfer-encoding", 17}, {"upgrade", 7},
+    };
+    for (size_t i = 0; i < BASE_COUNT(hop); i++)
+        if (str_eq_nocase(name, hop[i]))
+            return true;
+    for (size_t i = 0; i < h->n_fields; i++)
+        if (named(&h->fields[i], "connection", 10) && has_token(h->fields[i].value, name))
+            return true;
+    return false;
+}
+
+struct str http_target_path(struct str target)
+{
+    ptrdiff_t scheme = str_find(target, STR("://"));
+    if (scheme > 0 && target.ptr[0] != '/') {
+        target.ptr += scheme + 3;
+        target.len -= (size_t)scheme + 3;
+        while (target.len && *target.ptr != '/' && *target.ptr != '?') {
+            target.ptr++;
+            target.len--;
+        }
+        if (!target.len || *target.ptr == '?')
+            return STR("/");
+    }
+    ptrdiff_t query = str_find_char(target, '?');
+    if (query >= 0)
+        target.len = (size_t)query;
+    return target;
+}
