@@ -1,0 +1,67 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+#
+# berth check: every broken fleet file is refused with the place and the message that its first line tells, by every command that reads one.
+
+load common
+
+@test "every broken fleet file: exit 2, FILE:LINE:COLUMN: the message, nothing on stdout" {
+	n=0
+	for f in test/fleet/bad/*.yaml; do
+		expect=$(sed -n '1s/^# expect: //p' "$f")
+		[ -n "$expect" ] || { echo "$f says nothing of what it expects"; false; }
+		run_split "$BERTH" check -f "$f"
+		if [ "$status" -ne 2 ] || [ "$errors" != "berth check: $f:$expect" ] || [ -n "$output" ]; then
+			printf '%s\n exit %s\n want %s\n got  %s\n' "$f" "$status" "berth check: $f:$expect" "$errors"
+			false
+		fi
+		n=$((n + 1))
+	done
+	[ "$n" -ge 30 ]
+}
+
+@test "up refuses a broken fleet file and makes nothing" {
+	f=$(find test/fleet/bad -name '*.yaml' | sort | head -n 1)
+	run_split "$BERTH" up -f "$f"
+	[ "$status" -eq 2 ]
+	[[ $errors == "berth up: $f:"* ]]
+	[ ! -e "$BERTH_RUN" ]
+}
+
+@test "a fleet file that is not there: exit 2 and what to do" {
+	cd "$scratch"
+	run_split "$BERTH" check
+	[ "$status" -eq 2 ]
+	[[ $errors == "berth check: "*"fleet.yaml"*"-f FILE"* ]]
+	run_split "$BERTH" check -f nowhere.yaml
+	[ "$status" -eq 2 ]
+	[[ $errors == *"nowhere.yaml"* ]]
+}
+
+@test "the demo fleet: files and flags hold, the runtime is unproven until it is installed" {
+	run_split "$BERTH" check -f examples/demo.yaml
+	[ "$status" -eq 0 ]
+	[[ $output == *"ok"*"file"*"fleet demo"* ]]
+	[[ $output == *"ok"*"payload"*"model tiny"* ]]
+	[[ $output == *"unproven"*"runtime"*"'berth up' or 'berth runtime add' installs it"* ]]
+	[[ $output == *"ok"*"argv"*"service alpha"* ]]
+}
+
+@test "--json is an array of contracts with stable names" {
+	run_split "$BERTH" check -f examples/demo.yaml --json
+	[ "$status" -eq 0 ]
+	python3 - "$output" <<-'EOT'
+		import json, sys
+		rows = json.loads(sys.argv[1])
+		assert all(set(r) == {"contract", "subject", "verdict", "text"} for r in rows), rows
+		assert {r["contract"] for r in rows} >= {"file", "payload", "runtime", "argv"}, rows
+	EOT
+}
+
+@test "a missing payload breaks its contract: exit 1, the path is named" {
+	sed "s|file:../assets/tiny|file:$scratch|" examples/demo.yaml >"$scratch/fleet.yaml"
+	run_split "$BERTH" check -f "$scratch/fleet.yaml"
+	[ "$status" -eq 1 ]
+	[[ $output == *"broken"*"payload"*"model tiny"*"$scratch/berth-tiny"* ]]
+	[[ $errors == *"contracts of fleet 'demo' are broken" ]]
+}
