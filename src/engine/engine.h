@@ -8,6 +8,25 @@
 #include <base/base.h>
 #include <fleet/fleet.h>
 
+/* ---- what a shape that leaves a number out gets -------------------------------------------------------------- */
+
+/* An engine's own default may change between two builds, depend on what is free at that moment, or be far too large; these do not. */
+#define ENGINE_SLOTS 1                     /* one conversation at a time has the whole context; more slots are a decision */
+#define ENGINE_CONTEXT_PER_SLOT 4096       /* tokens; small enough for any card, large enough for a first chat */
+#define ENGINE_BATCH 2048                  /* tokens taken from the queue at once: llama.cpp's own figure, costs no memory by itself */
+#define ENGINE_UBATCH 512                  /* tokens computed at once: compute buffers grow with it */
+#define ENGINE_KV "f16"                    /* exact; quantized KV is a decision */
+#define ENGINE_PROMPT_CACHE (512ULL << 20) /* bytes of host RAM; llama.cpp's own 8 GiB surprises a small machine */
+#define ENGINE_DRAFT_MAX 3                 /* tokens drafted at once: llama.cpp's own figure */
+#define ENGINE_CHECKPOINTS 8               /* saved states per slot (SWA, recurrent), up to 75 MiB each; llama.cpp's own 32 is 9.6 GiB for four slots */
+#define ENGINE_GPU_SHARE_PERCENT 90        /* vLLM's share of a card when the fleet does not declare the card's memory */
+#define ENGINE_GPU_SHARE_MAX_PERCENT 95    /* and at most: CUDA graphs and libraries live outside that share */
+
+/* The service's shape with every absent number filled in as above, as engine_argv says it. gpu_layers is UINT32_MAX for "all". */
+void engine_shape(const struct fleet_service *s, struct fleet_shape *ret);
+/* Tokens that one slot can hold by this shape, as llama.cpp rounds it: up to a multiple of 256; unified KV gives each slot all. */
+uint64_t engine_slot_context(const struct fleet_shape *resolved);
+
 struct engine_kind;
 /* NULL when there is no such kind. */
 const struct engine_kind *engine_find(const char *name);
@@ -41,6 +60,10 @@ int engine_identity_check(struct str body, const char *want, struct err *err) BA
 /* Compares what the engine says it took with what was asked: per-slot context, slots, model path, speculation. -EBADMSG with every difference ("context per slot: asked 4096, got 2048; ..."). A value that the engine
  * rounds up itself (context to a multiple of 256 per slot) is no difference. */
 int engine_props_check(const struct fleet_service *s, const struct engine_paths *p, struct str body, struct err *err) BASE_MUST_USE;
+/* What tells whether speculation is on: NULL when none was asked for or this kind cannot tell. /props of llama.cpp says "none" whatever runs, its /slots tells the truth. */
+const char *engine_speculation_path(const struct fleet_service *s);
+/* -EBADMSG when speculation was asked for and any slot goes without. */
+int engine_speculation_check(const struct fleet_service *s, struct str body, struct err *err) BASE_MUST_USE;
 /* How many requests it is working on. -EBADMSG. */
 int engine_idle_parse(const struct fleet_service *s, struct str body, unsigned *ret_busy, struct err *err) BASE_MUST_USE;
 /* A request that makes one token: POST path and body, in arena a; the answer is judged by engine_token_check. -ENOTSUP when this kind has none. */
@@ -54,6 +77,10 @@ int engine_token_check(struct str body, struct err *err) BASE_MUST_USE;
 enum engine_line { ENGINE_LINE_OTHER, ENGINE_LINE_LOADING, ENGINE_LINE_BUFFER, ENGINE_LINE_WARMUP, ENGINE_LINE_READY, ENGINE_LINE_DROPPED /* an asked-for thing was silently not done */ };
 /* ret_text (a view into line): what to show, without time stamp and level. */
 enum engine_line engine_line_parse(const struct engine_kind *k, struct str line, struct str *ret_text);
+
+/* Compares what a finished start's log says with what was asked, for what no path tells: devices, KV types, ubatch, unified KV, each kind of speculation, and any ENGINE_LINE_DROPPED. -EBADMSG with every
+ * difference. A line that is not there (another build, a cut log) is no difference. */
+int engine_log_check(const struct fleet_service *s, struct str log, struct err *err) BASE_MUST_USE;
 
 /* Why an engine ended, read from its last lines. ENGINE_WORDS_UNKNOWN is a legal answer; nothing is guessed. */
 enum engine_words {
@@ -91,5 +118,7 @@ const struct engine_metrics *engine_metrics_get(const struct engine_kind *k);
 
 /* How often a server-sent event goes out when nothing else does: stopping waits longer than this. Seconds. */
 #define ENGINE_PING_S 1
-/* How long a start may take: from the payload's bytes and the disk's speed (bytes a second; 0 unknown: a slow disk is assumed), plus the kind's own constant work. */
+#define ENGINE_SLOW_DISK (50ULL * 1000 * 1000) /* bytes a second when the disk's speed is unknown: a USB or network disk */
+#define ENGINE_START_MARGIN 3                  /* pages of a mapped file come in out of order, other services load at the same time */
+/* How long a start may take: ENGINE_START_MARGIN times the payload's bytes by the disk's speed (bytes a second; 0 unknown: ENGINE_SLOW_DISK), plus what the kind does beside reading: device start, warm-up, compiling. Saturates. */
 uint64_t engine_start_limit_ms(const struct engine_kind *k, uint64_t payload_bytes, uint64_t disk_bytes_s);

@@ -285,7 +285,7 @@ static int execute(struct http_parser *p, struct str data, struct err *err)
     llhttp_errno_t e = llhttp_execute(&p->ll, data.ptr, data.len);
     if (e == HPE_OK)
         return 0;
-    if (e == HPE_USER)
+    if (p->no.code) /* a callback stopped it; the code llhttp returns depends on which */
         return refuse(p, &p->no, err);
     const char *reason = llhttp_get_error_reason(&p->ll);
     if (!reason || !*reason)

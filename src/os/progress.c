@@ -24,7 +24,7 @@
 #define ROWS_DEFAULT 24
 
 struct task {
-    char subject[64], text[512];
+    char subject[64], text[ERR_TEXT_MAX];
     uint64_t done, total, start_us;
 };
 
@@ -258,7 +258,7 @@ static void add_finished(const struct os_progress *p, const char *subject, const
 
 static void finish(struct os_progress *p, const char *subject, const char *text, enum os_style style)
 {
-    base_autobuf struct buf line = BUF_INIT(4096);
+    base_autobuf struct buf line = BUF_INIT(4 * ERR_TEXT_MAX);
     struct task *t = find(p, subject);
     add_finished(p, subject, text, t, style, &line);
     if (t) {
@@ -305,6 +305,8 @@ void os_progress_say(struct os_progress *p, enum os_style style, const char *fmt
     if (buf_status(&text) < 0)
         return;
     struct str rest = buf_str(&text);
+    if (str_ends(rest, STR("\n")))
+        rest.len--;
     while (rest.ptr) { /* the lines of an engine's log come in one message */
         struct str line = str_split(&rest, '\n');
         buf_add_c(&out, os_style_on(style, p->color));

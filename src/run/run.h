@@ -46,7 +46,7 @@ struct run_env {
 };
 
 struct run_service;
-/* Every change of state, also those made inside run_start and run_stop; from and to are both starting when an attempt to start again failed or is made. It may call run_stop of any service and run_start of another one. */
+/* Every change of state, also those made inside run_start and run_stop; from and to are both starting when an attempt to start again failed or is made. It may call run_stop, and run_start once to is absent. */
 struct run_ops {
     void (*on_state)(void *ctx, struct run_service *s, enum run_state from, enum run_state to);
 };
