@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Writing JSON: a yyjson document is built from front to back and printed at the end. A stack remembers the open
+ * containers. Running out of memory marks the writer failed; what is added after that is ignored, and json_out_finish
+ * tells. Wrong nesting is our own bug and asserted.
+ */
+#include "json_int.h"
+
+#include <assert.h>
+#include <errno.h>
+
+/* Open containers: a parsed value may lie CONF_DEPTH_MAX deep inside what wraps it. */
+#define OUT_DEPTH_MAX (2 * CONF_DEPTH_MAX)
+
+struct json_out {
+    yyjson_mut_doc *doc;
+    yyjson_mut_val *open[OUT_DEPTH_MAX];
+    size_t depth;
+    bool failed;
+};
+
+struct json_out *json_out_new(void)
+{
+    base_autofree struct json_out *o = calloc(1, sizeof *o);
+    if (!o)
+        return NULL;
+    o->doc = yyjson_mut_doc_new(NULL);
+    if (!o->doc)
+        return NULL;
+    return base_take_ptr(o);
+}
+
+struct json_out *json_out_free(struct json_out *o)
+{
+    if (o) {
+        yyjson_mut_doc_free(o->doc);
+        free(o);
+    }
+    return NULL;
+}
+
+/* Bytes of the character at s[i], 0 when they are not UTF-8. NUL, which str_is_utf8 refuses, is a character here. */
+static size_t char_len(struct str s, size_t i)
+{
+    if (s.ptr[i] == '\0')
+        return 1;
+    for (size_t n = 1; n <= 4 && n <= s.len - i; n++)
+        if (str_is_utf8((struct str){s.ptr + i, n}))
+            return n;
+    return 0;
+}
+
+/* A string value that the document owns, with U+FFFD for each byte that is not UTF-8. NULL without memory. */
+static yyjson_mut_val *string_of(yyjson_mut_doc *doc, struct str s)
+{
+    if (s.len == 0)
+        return yyjson_mut_str(doc, "");
+    if (str_is_utf8(s))
+        return yyjson_mut_strncpy(doc, s.ptr, s.len);
+    base_autobuf struct buf fixed = BUF_INIT(CONF_JSON_MAX);
+    for (size_t i = 0; i < s.len;) {
+        size_t n = char_len(s, i);
+        if (n)
+            buf_add(&fixed, s.ptr + i, n);
+        else
+            buf_add_c(&fixed, "\xEF\xBF\xBD");
+        i += n ? n : 1;
+    }
+    if (buf_status(&fixed) < 0)
+        return NULL;
+    return yyjson_mut_strncpy(doc, fixed.ptr, fixed.len);
+}
+
+/* Puts v (NULL: no memory) where the writer stands. */
+static bool add(struct json_out *o, const char *key, yyjson_mut_val *v)
+{
+    if (!v)
+        o->failed = true;
+    if (o->failed)
+        return false;
+    if (o->depth == 0) {
+        assert(!key && !yyjson_mut_doc_get_root(o->doc));
+        yyjson_mut_doc_set_root(o->doc, v);
+        return true;
+    }
+    yyjson_mut_val *in = o->open[o->depth - 1];
+    assert(yyjson_mut_is_obj(in) == (key != NULL));
+    bool ok;
+    if (key) {
+        yyjson_mut_val *k = string_of(o->doc, str_of(key));
+        ok = k && yyjson_mut_obj_add(in, k, v);
+    } else {
+        ok = yyjson_mut_arr_append(in, v);
+    }
+    if (!ok)
+        o->failed = true;
+    return ok;
+}
+
+static void open_container(struct json_out *o, const char *key, yyjson_mut_val *v)
+{
+    if (!add(o, key, v))
+        return;
+    assert(o->depth < OUT_DEPTH_MAX);
+    o->open[o->depth++] = v;
+}
+
+void json_out_obj(struct json_out *o, const char *key)
+{
+    open_container(o, key, yyjson_mut_obj(o->doc));
+}
+
+void json_out_arr(struct json_out *o, const char *key)
+{
+    open_container(o, key, yyjson_mut_arr(o->doc));
+}
+
+void json_out_end(struct json_out *o)
+{
+    if (o->failed)
+        return;
+    assert(o->depth > 0);
+    o->depth--;
+}
+
+void json_out_str(struct json_out *o, const char *key, struct str v)
+{
+    (void)add(o, key, string_of(o->doc, v));
+}
+
+void json_out_cstr(struct json_out *o, const char *key, const char *v)
+{
+    if (v)
+        json_out_str(o, key, str_of(v));
+    else
+        json_out_null(o, key);
+}
+
+void json_out_u64(struct json_out *o, const char *key, uint64_t v)
+{
+    (void)add(o, key, yyjson_mut_uint(o->doc, v));
+}
+
+void json_out_i64(struct json_out *o, const char *key, int64_t v)
+{
+    (void)add(o, key, yyjson_mut_sint(o->doc, v));
+}
+
+void json_out_f64(struct json_out *o, const char *key, double v)
+{
+    (void)add(o, key, yyjson_mut_real(o->doc, v));
+}
+
+void json_out_bool(struct json_out *o, const char *key, bool v)
+{
+    (void)add(o, key, yyjson_mut_bool(o->doc, v));
+}
+
+void json_out_null(struct json_out *o, const char *key)
+{
+    (void)add(o, key, yyjson_mut_null(o->doc));
+}
+
+void json_out_val(struct json_out *o, const char *key, json_val v)
+{
+    if (v)
+        (void)add(o, key, yyjson_val_mut_copy(o->doc, json_val_yy(v)));
+    else
+        json_out_null(o, key);
+}
+
+int json_out_finish(struct json_out *o, bool pretty, struct buf *out)
+{
+    if (o->failed)
+        return -ENOMEM;
+    assert(o->depth == 0 && yyjson_mut_doc_get_root(o->doc));
+    /* JSON has no infinity and no NaN: null says that there is no number. */
+    yyjson_write_flag flags = YYJSON_WRITE_INF_AND_NAN_AS_NULL;
+    if (pretty)
+        flags |= YYJSON_WRITE_PRETTY_TWO_SPACES | YYJSON_WRITE_NEWLINE_AT_END;
+    size_t len = 0;
+    base_autofree char *text = yyjson_mut_write_opts(o->doc, flags, NULL, &len, NULL);
+    if (!text)
+        return -ENOMEM;
+    buf_add(out, text, len);
+    return buf_status(out);
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Reading a fleet file from end to end: the text, the tree, the root, the sections in the order in which they refer to each
+ * other, the router, and last the rules over all of it. What is not written gets its default here. A fleet and
+ * everything in it lie in one arena; nothing of the YAML tree is kept.
+ */
+#include "fleet_int.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <os/os.h>
+#include <unistd.h>
+
+#define ROUTER_ADDRESS "127.0.0.1"
+#define ROUTER_PORT 8080
+
+struct owned {
+    struct arena *arena;
+    struct fleet fleet;
+};
+
+struct fleet *fleet_free(struct fleet *f)
+{
+    if (f) {
+        struct owned *o = base_container(f, struct owned, fleet);
+        (void)arena_free(o->arena); /* which holds o itself */
+    }
+    return NULL;
+}
+
+static struct fleet *new_fleet(void)
+{
+    struct arena *a = arena_new(FLEET_MEMORY_MAX);
+    struct owned *o = a ? arena_alloc(a, 1, sizeof *o) : NULL;
+    if (!o) {
+        (void)arena_free(a);
+        return NULL;
+    }
+    o->arena = a;
+    return &o->fleet;
+}
+
+/* The absolute folder of a file: where relative paths inside it begin. Links and ".." stay as they are. */
+static int find_dir(struct arena *a, const char *path, const char **ret, struct err *err)
+{
+    const char *slash = strrchr(path, '/');
+    struct str dir = {path, slash == path ? 1 : slash ? (size_t)(slash - path) : 0};
+    while (str_starts(dir, STR("./")))
+        dir = (struct str){dir.ptr + 2, dir.len - 2};
+    if (str_eq_c(dir, "."))
+        dir.len = 0;
+    const char *abs;
+    if (path[0] == '/') {
+        abs = arena_dup(a, dir);
+    } else {
+        base_autofree char *cwd = getcwd(NULL, 0);
+        if (!cwd)
+            return err_sys(err, -errno, "cannot find the current folder");
+        const char *rest = arena_dup(a, dir);
+        abs = !rest ? NULL : dir.len ? arena_printf(a, "%s/%s", strcmp(cwd, "/") == 0 ? "" : cwd, rest) : arena_dup(a, str_of(cwd));
+    }
+    if (!abs)
+        return err_nomem(err);
+    *ret = abs;
+    return 0;
+}
+
+static int default_host(struct fleet_reader *r)
+{
+    struct fleet_host *here = arena_alloc(r->arena, 1, sizeof *here);
+    if (!here)
+        return err_nomem(r->err);
+    *here = (struct fleet_host){.name = "here", .pos = {1, 1}};
+    r->fleet->hosts = here;
+    r->fleet->n_hosts = 1;
+    return 0;
+}
+
+static int default_endpoints(struct fleet_reader *r)
+{
+    struct fleet *f = r->fleet;
+    if (f->n_services == 0)
+        return 0;
+    struct fleet_endpoint *all = arena_alloc(r->arena, f->n_services, sizeof *all);
+    const struct fleet_service **refs = arena_alloc(r->arena, f->n_services, sizeof *refs);
+    if (!all || !refs)
+        return err_nomem(r->err);
+    for (size_t i = 0; i < f->n_services; i++) {
+        refs[i] = &f->services[i];
+        all[i] = (struct fleet_endpoint){.name = f->services[i].name, .services = &refs[i], .n_services = 1, .pos = f->services[i].pos};
+    }
+    f->endpoints = all;
+    f->n_endpoints = f->n_services;
+    return 0;
+}
+
+static int read_router(struct fleet_reader *r)
+{
+    struct fleet_router *router = &r->fleet->router;
+    router->address = ROUTER_ADDRESS;
+    router->port = ROUTER_PORT;
+    const struct yaml_node *n = yaml_get(r->root, "router");
+    if (!n)
+        return 0;
+    router->declared = true;
+    router->pos = fleet_key_pos_of(n);
+    return fleet_read_part(r, &fleet_schema_router, n, "the router", router->pos, router);
+}
+
+static int read_all(struct fleet_reader *r)
+{
+    if (yaml_is_null(r->root))
+        return fleet_refuse(r, r->root, "the file is empty; begin with 'version: 1' and 'name: NAME'");
+    int rc = fleet_read_part(r, &fleet_schema_root, r->root, "the fleet", (struct fleet_pos){1, 1}, r->fleet);
+    for (size_t i = 0; rc == 0 && i < fleet_n_sections; i++) {
+        rc = fleet_read_section(r, &fleet_sections[i]);
+        if (rc == 0 && i == 0 && r->fleet->n_hosts == 0)
+            rc = default_host(r);
+    }
+    if (rc == 0 && r->fleet->n_endpoints == 0)
+        rc = default_endpoints(r);
+    if (rc == 0)
+        rc = read_router(r);
+    if (rc == 0)
+        rc = fleet_rules_ports(r);
+    return rc < 0 ? rc : fleet_rules_endpoints(r);
+}
+
+int fleet_parse(struct str text, const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err)
+{
+    struct yaml *tree;
+    int rc = yaml_parse(text, path, &tree, err);
+    if (rc < 0)
+        return rc;
+    struct fleet *f = new_fleet();
+    if (!f) {
+        (void)yaml_free(tree);
+        return err_nomem(err);
+    }
+    struct arena *a = base_container(f, struct owned, fleet)->arena;
+    f->file = arena_dup(a, str_of(path));
+    rc = f->file ? find_dir(a, path, &f->dir, err) : err_nomem(err);
+    if (rc == 0) {
+        struct fleet_reader r = {.arena = a, .fleet = f, .opt = opt, .root = yaml_root(tree), .err = err, .of = "the fleet"};
+        rc = read_all(&r);
+    }
+    (void)yaml_free(tree);
+    if (rc < 0) {
+        (void)fleet_free(f);
+        return rc;
+    }
+    *ret = f;
+    return 0;
+}
+
+int fleet_load(const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err)
+{
+    base_autobuf struct buf text = BUF_INIT(CONF_YAML_MAX);
+    int rc = os_read_file(AT_FDCWD, path, &text, err);
+    if (rc == -EFBIG)
+        return err_set(err, -EINVAL, "%s:1:1: the file is larger than %d KiB", path, CONF_YAML_MAX / 1024);
+    return rc < 0 ? rc : fleet_parse(buf_str(&text), path, opt, ret, err);
+}
+
+const struct fleet_service *fleet_service_find(const struct fleet *f, const char *name)
+{
+    return fleet_find(f->services, f->n_services, sizeof *f->services, str_of(name));
+}
+
+bool fleet_service_local(const struct fleet_service *s)
+{
+    return !s->host->ssh && s->unit == FLEET_CHILD;
+}

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Rules between the keys of one part: what an engine would refuse at load, ignore without a word, or change behind the
+ * author's back is refused here, with the line that says it. They run when the part is read; r->of names it.
+ */
+#include "fleet_int.h"
+
+/* ---- hosts and runtimes ----------------------------------------------------------------------------------------- */
+
+static bool same_target(const char *a, const char *b)
+{
+    return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+int fleet_rules_host(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index)
+{
+    const struct fleet_host *h = part;
+    if (h->ssh && strcmp(h->name, "here") == 0)
+        return fleet_refuse(r, yaml_get(n, "ssh"), "host 'here' is this machine; remove 'ssh' or choose another name");
+    for (size_t i = 0; i < index; i++) {
+        const struct fleet_host *other = &r->fleet->hosts[i];
+        if (!same_target(h->ssh, other->ssh))
+            continue;
+        if (h->ssh)
+            return fleet_refuse(r, yaml_get(n, "ssh"), "%s has the ssh target of host '%s' at line %u; declare a machine once", r->of,
+                                other->name, other->pos.line);
+        return fleet_refuse_at(r, h->pos, "%s is this machine, as host '%s' at line %u is; add 'ssh' to one or remove it", r->of, other->name,
+                               other->pos.line);
+    }
+    for (size_t i = 0; i < h->n_devices; i++)
+        if (h->floor_bytes >= h->devices[i].memory_bytes)
+            return fleet_refuse(r, yaml_get(n, "floor"), "'floor' of %s leaves nothing of device '%s'; it must be less than its memory", r->of,
+                                h->devices[i].name);
+    return 0;
+}
+
+int fleet_rules_runtime(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index)
+{
+    (void)index;
+    const struct fleet_runtime *rt = part;
+    const struct yaml_node *packages = yaml_get(n, "packages");
+    if (rt->source == FLEET_SOURCE_DEBIAN && !packages)
+        return fleet_refuse_at(r, rt->pos, "%s has no 'packages'; list the Debian packages that bring the engine", r->of);
+    if (rt->source != FLEET_SOURCE_DEBIAN && packages)
+        return fleet_refuse_at(r, fleet_key_pos_of(packages), "'packages' of %s belongs to a 'debian:' source; remove it", r->of);
+    return 0;
+}
+
+/* ---- services --------------------------------------------------------------------------------------------------------- */
+
+static const char *const generic_keys[] = {"command", "health", "identity"};
+/* Keys that become flags of an engine that berth knows. */
+static const char *const flag_keys[] = {"split",        "gpu-layers",  "batch",     "ubatch",  "kv",  "flash-attention", "unified-kv",
+                                        "prompt-cache", "speculative", "draft-max", "threads", "args"};
+
+static bool has_placeholder(const struct fleet_service *s, const char *placeholder)
+{
+    for (size_t i = 0; i < s->n_command; i++)
+        if (strstr(s->command[i], placeholder))
+            return true;
+    return false;
+}
+
+static int rules_generic(struct fleet_reader *r, const struct yaml_node *n, struct fleet_service *s)
+{
+    if (!s->command)
+        return fleet_refuse_at(r, s->pos, "%s has no 'command'; engine 'generic' runs what it says", r->of);
+    if (!s->model && has_placeholder(s, "{model}"))
+        return fleet_refuse(r, yaml_get(n, "command"), "'command' of %s holds {model}, but the service has no 'model'; add it", r->of);
+    for (size_t i = 0; i < BASE_COUNT(flag_keys); i++) {
+        const struct yaml_node *k = yaml_get(n, flag_keys[i]);
+        if (k)
+            return fleet_refuse_at(r, fleet_key_pos_of(k), "'%s' of %s has no effect with engine 'generic'; write it into 'command'", flag_keys[i],
+                                   r->of);
+    }
+    if (!s->health)
+        s->health = "/health";
+    return 0;
+}
+
+static int rules_known_engine(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
+{
+    if (!s->model)
+        return fleet_refuse_at(r, s->pos, "%s has no 'model'; add it", r->of);
+    for (size_t i = 0; i < BASE_COUNT(generic_keys); i++) {
+        const struct yaml_node *k = yaml_get(n, generic_keys[i]);
+        if (k)
+            return fleet_refuse_at(r, fleet_key_pos_of(k), "'%s' of %s belongs to engine 'generic'; engine '%s' does not need it, remove it",
+                                   generic_keys[i], r->of, s->runtime->engine);
+    }
+    return 0;
+}
+
+static int rules_numbers(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
+{
+    const struct fleet_shape *h = &s->shape;
+    if (h->context && h->context < h->slots)
+        return fleet_refuse(r, yaml_get(n, "context"), "'context' of %s is %u tokens for %u slots; it is the total and must be at least as many",
+                            r->of, h->context, h->slots);
+    if (h->batch && h->ubatch > h->batch)
+        return fleet_refuse(r, yaml_get(n, "ubatch"), "'ubatch' of %s is %u, more than its 'batch' of %u; the engine would lower it", r->of,
+                            h->ubatch, h->batch);
+    if (s->host->n_devices && h->n_split > s->host->n_devices)
+        return fleet_refuse(r, yaml_get(n, "split"), "'split' of %s has %zu shares, but host '%s' has %zu device%s", r->of, h->n_split,
+                            s->host->name, s->host->n_devices, s->host->n_devices == 1 ? "" : "s");
+    return 0;
+}
+
+/* Types of llama.cpp's KV cache; the first three are not quantized. */
+static const char *const kv_types[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"};
+#define KV_PLAIN 3
+
+static int kv_type(struct fleet_reader *r, const struct yaml_node *n, const char *name, size_t *ret)
+{
+    for (size_t i = 0; i < BASE_COUNT(kv_types); i++) {
+        if (strcmp(kv_types[i], name) == 0) {
+            *ret = i;
+            return 0;
+        }
+    }
+    const char *near = str_nearest(str_of(name), kv_types, BASE_COUNT(kv_types));
+    if (near)
+        return fleet_refuse(r, n, "'kv' of %s names type '%s', which is unknown; did you mean '%s'?", r->of, name, near);
+    return fleet_refuse(r, n, "'kv' of %s names type '%s', which is unknown; use f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1", r->of,
+                        name);
+}
+
+static int rules_kv(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
+{
+    const struct yaml_node *kv = yaml_get(n, "kv");
+    size_t type = 0;
+    int rc = s->shape.kv_k ? kv_type(r, yaml_get(kv, "k"), s->shape.kv_k, &type) : 0;
+    if (rc < 0 || !s->shape.kv_v)
+        return rc;
+    rc = kv_type(r, yaml_get(kv, "v"), s->shape.kv_v, &type);
+    if (rc < 0)
+        return rc;
+    if (type >= KV_PLAIN && s->shape.flash_attention == FLEET_OFF)
+        return fleet_refuse(r, yaml_get(kv, "v"), "'v' of 'kv' of %s is '%s', which needs flash-attention, and that is off", r->of,
+                            s->shape.kv_v);
+    return 0;
+}
+
+static const char *const spec_types[] = {"draft-simple", "draft-eagle3", "draft-mtp",     "draft-dflash", "draft-dspark",
+                                         "ngram-simple", "ngram-map-k",  "ngram-map-k4v", "ngram-mod",    "ngram-cache"};
+
+static bool is_draft(const char *type)
+{
+    return strncmp(type, "draft-", 6) == 0;
+}
+
+/* One type of speculation, of which the list holds those before it too. */
+static int rule_speculative(struct fleet_reader *r, const struct yaml_node *c, const struct fleet_service *s, size_t i)
+{
+    const char *const *all = s->shape.speculative, *type = all[i];
+    const char *near = str_nearest(str_of(type), spec_types, BASE_COUNT(spec_types));
+    bool known = false;
+    for (size_t k = 0; k < BASE_COUNT(spec_types); k++)
+        known = known || strcmp(type, spec_types[k]) == 0;
+    if (!known && near)
+        return fleet_refuse(r, c, "'speculative' of %s names '%s', which is unknown; did you mean '%s'?", r->of, type, near);
+    if (!known)
+        return fleet_refuse(r, c,
+                            "'speculative' of %s names '%s', which is unknown; use draft-simple, -eagle3, -mtp, -dflash or -dspark, and ngram-simple, "
+                            "-map-k, -map-k4v, -mod or -cache",
+                            r->of, type);
+    for (size_t k = 0; k < i; k++)
+        if (strcmp(all[k], type) == 0)
+            return fleet_refuse(r, c, "'speculative' of %s names '%s' twice; remove one", r->of, type);
+    if (!is_draft(type))
+        return 0;
+    if (i > 0)
+        return fleet_refuse(r, c, "'speculative' of %s may name one draft type, as its first item; move or remove '%s'", r->of, type);
+    /* The engine would run without speculation and not say so. MTP drafts with the model's own layers. */
+    if (!s->model->drafter && strcmp(type, "draft-mtp") != 0)
+        return fleet_refuse(r, c, "'speculative' of %s names '%s', but model '%s' at line %u has no 'drafter'", r->of, type, s->model->name,
+                            s->model->pos.line);
+    return 0;
+}
+
+static int rules_speculative(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
+{
+    const struct yaml_node *list = yaml_get(n, "speculative"), *max = yaml_get(n, "draft-max");
+    size_t i = 0;
+    for (const struct yaml_node *c = list ? list->first : NULL; c; c = c->next) {
+        int rc = rule_speculative(r, c, s, i++);
+        if (rc < 0)
+            return rc;
+    }
+    if (max && !list)
+        return fleet_refuse_at(r, fleet_key_pos_of(max), "'draft-max' of %s has no effect without 'speculative'; add that or remove this", r->of);
+    return 0;
+}
+
+int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index)
+{
+    (void)index;
+    struct fleet_service *s = part;
+    if (!s->host) {
+        if (r->fleet->n_hosts != 1)
+            return fleet_refuse_at(r, s->pos, "%s has no 'host'; name one of the %zu hosts", r->of, r->fleet->n_hosts);
+        s->host = r->fleet->hosts;
+    }
+    bool generic = strcmp(s->runtime->engine, "generic") == 0;
+    int rc = generic ? rules_generic(r, n, s) : rules_known_engine(r, n, s);
+    if (rc == 0)
+        rc = rules_numbers(r, n, s);
+    if (rc == 0 && strcmp(s->runtime->engine, "llama.cpp") == 0) {
+        rc = rules_kv(r, n, s);
+        if (rc == 0)
+            rc = rules_speculative(r, n, s);
+    }
+    return rc < 0 ? rc : fleet_rules_flags(r, n, s);
+}

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Every key of fleet.yaml: the authority for what may be written, where it goes and what is required. docs/fleet.md
+ * describes the same keys; a test compares the two. What a key means beside its form is in fleet.h.
+ */
+#include "fleet_int.h"
+
+#define AT(type, member) offsetof(struct type, member)
+#define SHAPE(member) offsetof(struct fleet_service, shape.member)
+#define SCHEMA(keys) {(keys), BASE_COUNT(keys)}
+
+#define TOKENS_MAX 2147483647 /* the engines count tokens in a signed 32-bit number */
+#define LAYERS_MAX 10000      /* more than any model has: "all" to an engine */
+#define THREADS_MAX 1024
+
+static const char *const scopes[] = {"system", "user", NULL};
+static const char *const units[] = {"child", "systemd", "quadlet", NULL};
+static const char *const tristates[] = {"auto", "on", "off", NULL};
+static const char *const policies[] = {"roundrobin", NULL};
+
+/* A word is stored as an unsigned; the enums must be as wide. */
+_Static_assert(sizeof(enum fleet_scope) == sizeof(unsigned) && sizeof(enum fleet_unit) == sizeof(unsigned) &&
+                   sizeof(enum fleet_tristate) == sizeof(unsigned) && sizeof(enum fleet_policy) == sizeof(unsigned),
+               "enums are unsigned");
+
+static const struct fleet_key root_keys[] = {
+    {.name = "version", .type = FLEET_T_OWN, .required = true, .read = fleet_read_version},
+    {.name = "name", .type = FLEET_T_TEXT, .required = true, .at = AT(fleet, name), .check = fleet_check_name},
+    {.name = "hosts", .type = FLEET_T_SECTION},
+    {.name = "runtimes", .type = FLEET_T_SECTION},
+    {.name = "models", .type = FLEET_T_SECTION},
+    {.name = "services", .type = FLEET_T_SECTION},
+    {.name = "endpoints", .type = FLEET_T_SECTION},
+    {.name = "router", .type = FLEET_T_SECTION},
+};
+
+static const struct fleet_key host_keys[] = {
+    {.name = "ssh", .type = FLEET_T_TEXT, .at = AT(fleet_host, ssh), .check = fleet_check_ssh},
+    {.name = "address", .type = FLEET_T_TEXT, .at = AT(fleet_host, address), .check = fleet_check_address},
+    {.name = "scope", .type = FLEET_T_WORD, .at = AT(fleet_host, scope), .words = scopes},
+    {.name = "memory", .type = FLEET_T_BYTES, .at = AT(fleet_host, memory_bytes), .min = 1},
+    {.name = "floor", .type = FLEET_T_BYTES, .at = AT(fleet_host, floor_bytes)},
+    {.name = "devices", .type = FLEET_T_OWN, .read = fleet_read_devices},
+};
+
+static const struct fleet_key device_keys[] = {
+    {.name = "name", .type = FLEET_T_TEXT, .required = true, .at = AT(fleet_device, name), .check = fleet_check_device},
+    {.name = "memory", .type = FLEET_T_BYTES, .required = true, .at = AT(fleet_device, memory_bytes), .min = 1},
+    {.name = "pci", .type = FLEET_T_TEXT, .at = AT(fleet_device, pci), .check = fleet_check_pci},
+    {.name = "bandwidth", .type = FLEET_T_RATE, .at = AT(fleet_device, bandwidth_bytes_s)},
+    {.name = "link", .type = FLEET_T_RATE, .at = AT(fleet_device, link_bytes_s)},
+};
+
+static const struct fleet_key runtime_keys[] = {
+    {.name = "engine", .type = FLEET_T_TEXT, .required = true, .at = AT(fleet_runtime, engine), .check = fleet_check_engine},
+    {.name = "source", .type = FLEET_T_OWN, .required = true, .read = fleet_read_runtime_source},
+    {.name = "packages", .type = FLEET_T_LIST, .at = AT(fleet_runtime, packages), .set_at = AT(fleet_runtime, n_packages), .min = 1,
+     .max = FLEET_PACKAGES_MAX, .check = fleet_check_package},
+};
+
+static const struct fleet_key model_keys[] = {
+    {.name = "source", .type = FLEET_T_OWN, .required = true, .read = fleet_read_model_source},
+    {.name = "weights", .type = FLEET_T_TEXT, .required = true, .at = AT(fleet_model, weights), .check = fleet_check_file},
+    {.name = "projector", .type = FLEET_T_TEXT, .at = AT(fleet_model, projector), .check = fleet_check_file},
+    {.name = "drafter", .type = FLEET_T_TEXT, .at = AT(fleet_model, drafter), .check = fleet_check_file},
+    {.name = "template", .type = FLEET_T_OWN, .read = fleet_read_template},
+};
+
+static const struct fleet_key service_keys[] = {
+    {.name = "host", .type = FLEET_T_OWN, .read = fleet_read_host_ref},
+    {.name = "runtime", .type = FLEET_T_OWN, .required = true, .read = fleet_read_runtime_ref},
+    {.name = "model", .type = FLEET_T_OWN, .read = fleet_read_model_ref},
+    {.name = "port", .type = FLEET_T_PORT, .required = true, .at = AT(fleet_service, port), .min = 1, .max = UINT16_MAX},
+    {.name = "bind", .type = FLEET_T_TEXT, .at = AT(fleet_service, bind), .check = fleet_check_bind},
+    {.name = "context", .type = FLEET_T_NUMBER, .at = SHAPE(context), .set_at = FLEET_NOWHERE, .min = 1, .max = TOKENS_MAX},
+    {.name = "slots", .type = FLEET_T_NUMBER, .at = SHAPE(slots), .set_at = FLEET_NOWHERE, .min = 1, .max = FLEET_SLOTS_MAX},
+    {.name = "split", .type = FLEET_T_OWN, .read = fleet_read_split},
+    {.name = "gpu-layers", .type = FLEET_T_NUMBER, .at = SHAPE(gpu_layers), .set_at = SHAPE(gpu_layers_set), .max = LAYERS_MAX},
+    {.name = "batch", .type = FLEET_T_NUMBER, .at = SHAPE(batch), .set_at = FLEET_NOWHERE, .min = 1, .max = TOKENS_MAX},
+    {.name = "ubatch", .type = FLEET_T_NUMBER, .at = SHAPE(ubatch), .set_at = FLEET_NOWHERE, .min = 1, .max = TOKENS_MAX},
+    {.name = "kv", .type = FLEET_T_OWN, .read = fleet_read_kv},
+    {.name = "flash-attention", .type = FLEET_T_WORD, .at = SHAPE(flash_attention), .words = tristates},
+    {.name = "unified-kv", .type = FLEET_T_WORD, .at = SHAPE(unified_kv), .words = tristates},
+    {.name = "prompt-cache", .type = FLEET_T_OWN, .read = fleet_read_prompt_cache},
+    {.name = "speculative", .type = FLEET_T_LIST, .at = SHAPE(speculative), .set_at = SHAPE(n_speculative), .min = 1, .max = FLEET_SPEC_MAX,
+     .check = fleet_check_word},
+    {.name = "draft-max", .type = FLEET_T_NUMBER, .at = SHAPE(draft_max), .set_at = FLEET_NOWHERE, .min = 1, .max = 1024},
+    {.name = "threads", .type = FLEET_T_NUMBER, .at = SHAPE(threads), .set_at = FLEET_NOWHERE, .min = 1, .max = THREADS_MAX},
+    {.name = "unit", .type = FLEET_T_WORD, .at = AT(fleet_service, unit), .words = units},
+    {.name = "args", .type = FLEET_T_LIST, .at = AT(fleet_service, args), .set_at = AT(fleet_service, n_args), .max = FLEET_ARGS_MAX},
+    {.name = "env", .type = FLEET_T_OWN, .read = fleet_read_env},
+    {.name = "command", .type = FLEET_T_LIST, .at = AT(fleet_service, command), .set_at = AT(fleet_service, n_command), .min = 1,
+     .max = FLEET_ARGS_MAX},
+    {.name = "health", .type = FLEET_T_TEXT, .at = AT(fleet_service, health), .check = fleet_check_url_path},
+    {.name = "identity", .type = FLEET_T_TEXT, .at = AT(fleet_service, identity), .check = fleet_check_url_path},
+};
+
+static const struct fleet_key kv_keys[] = {
+    {.name = "k", .type = FLEET_T_TEXT, .at = AT(fleet_shape, kv_k), .check = fleet_check_word},
+    {.name = "v", .type = FLEET_T_TEXT, .at = AT(fleet_shape, kv_v), .check = fleet_check_word},
+};
+
+static const struct fleet_key endpoint_keys[] = {
+    {.name = "services", .type = FLEET_T_OWN, .required = true, .read = fleet_read_service_refs},
+    {.name = "policy", .type = FLEET_T_WORD, .at = AT(fleet_endpoint, policy), .words = policies},
+    {.name = "aliases", .type = FLEET_T_LIST, .at = AT(fleet_endpoint, aliases), .set_at = AT(fleet_endpoint, n_aliases),
+     .max = FLEET_ALIASES_MAX, .check = fleet_check_model_name},
+};
+
+static const struct fleet_key router_keys[] = {
+    {.name = "host", .type = FLEET_T_OWN, .read = fleet_read_router_host},
+    {.name = "listen", .type = FLEET_T_OWN, .read = fleet_read_listen},
+    {.name = "unit", .type = FLEET_T_OWN, .read = fleet_read_router_unit},
+};
+
+const struct fleet_schema fleet_schema_root = SCHEMA(root_keys);
+const struct fleet_schema fleet_schema_host = SCHEMA(host_keys);
+const struct fleet_schema fleet_schema_device = SCHEMA(device_keys);
+const struct fleet_schema fleet_schema_runtime = SCHEMA(runtime_keys);
+const struct fleet_schema fleet_schema_model = SCHEMA(model_keys);
+const struct fleet_schema fleet_schema_service = SCHEMA(service_keys);
+const struct fleet_schema fleet_schema_kv = SCHEMA(kv_keys);
+const struct fleet_schema fleet_schema_endpoint = SCHEMA(endpoint_keys);
+const struct fleet_schema fleet_schema_router = SCHEMA(router_keys);
+
+static void service_defaults(void *part)
+{
+    struct fleet_service *s = part;
+    s->bind = "127.0.0.1";
+    s->shape.slots = 1;
+    s->shape.split_auto = true;
+}
+
+#define SECTION(type, items, n_items) \
+    .size = sizeof(struct type), .pos_at = AT(type, pos), .items_at = AT(fleet, items), .count_at = AT(fleet, n_items)
+
+const struct fleet_section fleet_sections[] = {
+    {.key = "hosts", .what = "host", .schema = &fleet_schema_host, SECTION(fleet_host, hosts, n_hosts), .check_name = fleet_check_name,
+     .rules = fleet_rules_host},
+    {.key = "runtimes", .what = "runtime", .schema = &fleet_schema_runtime, SECTION(fleet_runtime, runtimes, n_runtimes),
+     .check_name = fleet_check_name, .rules = fleet_rules_runtime},
+    {.key = "models", .what = "model", .schema = &fleet_schema_model, SECTION(fleet_model, models, n_models), .check_name = fleet_check_name},
+    {.key = "services", .what = "service", .schema = &fleet_schema_service, SECTION(fleet_service, services, n_services),
+     .check_name = fleet_check_name, .defaults = service_defaults, .rules = fleet_rules_service},
+    {.key = "endpoints", .what = "endpoint", .schema = &fleet_schema_endpoint, SECTION(fleet_endpoint, endpoints, n_endpoints),
+     .check_name = fleet_check_model_name},
+};
+const size_t fleet_n_sections = BASE_COUNT(fleet_sections);

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Values that a table alone cannot read: sources, references to other parts, shares, environments, addresses with ports.
+ * Each is a `read` of fleet_schema.c and gets the struct of its part. References are pointers into arrays that are
+ * complete before they are read.
+ */
+#include "fleet_int.h"
+
+#include <errno.h>
+
+int fleet_read_version(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    (void)part; /* there is one version: nothing to keep */
+    uint64_t v;
+    int rc = fleet_number(r, n, 1, UINT32_MAX, &v);
+    if (rc < 0)
+        return rc;
+    if (v != 1)
+        return fleet_refuse(r, n, "%s is %llu; this berth reads version 1", fleet_label(r), (unsigned long long)v);
+    return 0;
+}
+
+/* ---- sources and paths ------------------------------------------------------------------------------------------ */
+
+/* The absolute path of text, which is taken from the fleet file's folder when relative. */
+static int absolute_path(struct fleet_reader *r, const struct yaml_node *n, struct str text, const char **ret)
+{
+    if (text.len == 0)
+        return fleet_refuse(r, n, "%s names no path; '.' is the folder of the fleet file", fleet_label(r));
+    if (text.ptr[0] == '~')
+        return fleet_refuse(r, n, "%s begins with '~', which is not expanded; write the whole path", fleet_label(r));
+    while (str_starts(text, STR("./")))
+        text = (struct str){text.ptr + 2, text.len - 2};
+    while (text.len > 1 && text.ptr[text.len - 1] == '/')
+        text.len--;
+    const char *path = arena_dup(r->arena, text);
+    if (text.len == 0 || str_eq_c(text, "."))
+        path = r->fleet->dir;
+    else if (path && path[0] != '/')
+        path = arena_printf(r->arena, "%s/%s", strcmp(r->fleet->dir, "/") == 0 ? "" : r->fleet->dir, path);
+    if (!path)
+        return err_nomem(r->err);
+    *ret = path;
+    return 0;
+}
+
+static bool take_prefix(struct str *s, struct str prefix)
+{
+    if (!str_starts(*s, prefix))
+        return false;
+    *s = (struct str){s->ptr + prefix.len, s->len - prefix.len};
+    return true;
+}
+
+/* Letters, digits and what is in `more`, beginning with a letter or digit, without "..". */
+static bool is_token(struct str s, const char *more, size_t max)
+{
+    for (size_t i = 0; i < s.len; i++) {
+        char c = s.ptr[i];
+        bool alnum = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+        if (!alnum && (i == 0 || c == '\0' || !strchr(more, c)))
+            return false;
+    }
+    return s.len > 0 && s.len <= max && str_find(s, STR("..")) < 0;
+}
+
+static bool has_upper(struct str s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (s.ptr[i] >= 'A' && s.ptr[i] <= 'Z')
+            return true;
+    return false;
+}
+
+int fleet_read_runtime_source(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_runtime *rt = part;
+    const char *text;
+    int rc = fleet_text(r, n, &text);
+    if (rc < 0)
+        return rc;
+    struct str s = str_of(text);
+    if (str_eq_c(s, "system")) {
+        rt->source = FLEET_SOURCE_SYSTEM;
+        return 0;
+    }
+    if (take_prefix(&s, STR("path:"))) {
+        rt->source = FLEET_SOURCE_PATH;
+        return absolute_path(r, n, s, &rt->source_arg);
+    }
+    if (take_prefix(&s, STR("debian:"))) {
+        if (!is_token(s, ".-", FLEET_NAME_MAX) || has_upper(s))
+            return fleet_refuse(r, n, "%s needs a suite, such as 'debian:forky', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
+        rt->source = FLEET_SOURCE_DEBIAN;
+        rt->source_arg = s.ptr;
+        return 0;
+    }
+    return fleet_refuse(r, n, "%s must be 'debian:SUITE', 'path:FOLDER' or 'system', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
+}
+
+/* "ORG/REPO" or "ORG/REPO@REVISION" */
+static int read_hub(struct fleet_reader *r, const struct yaml_node *n, struct str s, struct fleet_model *m)
+{
+    struct str revision = s;
+    struct str repo = str_split(&revision, '@');
+    struct str name = repo;
+    struct str org = str_split(&name, '/');
+    bool ok = is_token(org, "-_.", 96) && is_token(name, "-_.", 96);
+    if (ok && revision.ptr)
+        ok = is_token(revision, "-_./", 128);
+    if (!ok)
+        return fleet_refuse(r, n, "%s must be 'hf:ORG/REPO' or 'hf:ORG/REPO@REVISION', not '%s'", fleet_label(r), fleet_show(r, n->text));
+    m->source = FLEET_MODEL_HF;
+    m->source_arg = arena_dup(r->arena, repo);
+    m->revision = revision.ptr ? arena_dup(r->arena, revision) : "main";
+    return m->source_arg && m->revision ? 0 : err_nomem(r->err);
+}
+
+int fleet_read_model_source(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_model *m = part;
+    const char *text;
+    int rc = fleet_text(r, n, &text);
+    if (rc < 0)
+        return rc;
+    struct str s = str_of(text);
+    if (take_prefix(&s, STR("hf:")))
+        return read_hub(r, n, s, m);
+    if (take_prefix(&s, STR("file:"))) {
+        m->source = FLEET_MODEL_FILE;
+        return absolute_path(r, n, s, &m->source_arg);
+    }
+    return fleet_refuse(r, n, "%s must be 'file:FOLDER' or 'hf:ORG/REPO', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
+}
+
+int fleet_read_template(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_model *m = part;
+    const char *text;
+    int rc = fleet_text(r, n, &text);
+    return rc < 0 ? rc : absolute_path(r, n, str_of(text), &m->template_file);
+}
+
+/* ---- references --------------------------------------------------------------------------------------------------- */
+
+static int read_ref(struct fleet_reader *r, const struct yaml_node *n, const char *what, const void *parts, size_t n_parts, size_t size,
+                    const void **ret)
+{
+    const char *text;
+    int rc = fleet_text(r, n, &text);
+    if (rc < 0)
+        return rc;
+    const void *found = fleet_find(parts, n_parts, size, str_of(text));
+    if (!found)
+        return fleet_refuse_ref(r, n, what, text, parts, n_parts, size);
+    *ret = found;
+    return 0;
+}
+
+int fleet_read_host_ref(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    const void *found = NULL;
+    int rc = read_ref(r, n, "host", r->fleet->hosts, r->fleet->n_hosts, sizeof *r->fleet->hosts, &found);
+    s->host = found;
+    return rc;
+}
+
+int fleet_read_runtime_ref(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    const void *found = NULL;
+    int rc = read_ref(r, n, "runtime", r->fleet->runtimes, r->fleet->n_runtimes, sizeof *r->fleet->runtimes, &found);
+    s->runtime = found;
+    return rc;
+}
+
+int fleet_read_model_ref(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    const void *found = NULL;
+    int rc = read_ref(r, n, "model", r->fleet->models, r->fleet->n_models, sizeof *r->fleet->models, &found);
+    s->model = found;
+    return rc;
+}
+
+int fleet_read_service_refs(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_endpoint *e = part;
+    size_t count;
+    int rc = fleet_list(r, n, 1, FLEET_SERVICES_MAX, &count);
+    if (rc < 0)
+        return rc;
+    const struct fleet_service **refs = arena_alloc(r->arena, count, sizeof *refs);
+    if (!refs)
+        return err_nomem(r->err);
+    for (const struct yaml_node *c = n->first; c; c = c->next) {
+        size_t i = r->item++;
+        const void *found = NULL;
+        rc = read_ref(r, c, "service", r->fleet->services, r->fleet->n_services, sizeof *r->fleet->services, &found);
+        if (rc < 0)
+            return rc;
+        for (size_t k = 0; k < i; k++)
+            if (refs[k] == found)
+                return fleet_refuse(r, c, "%s names service '%s' twice; remove one", r->of, refs[k]->name);
+        refs[i] = found;
+    }
+    e->services = refs;
+    e->n_services = count;
+    return 0;
+}
+
+/* ---- devices ---------------------------------------------------------------------------------------------------------- */
+
+static int refuse_same_device(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_device *devices, size_t i)
+{
+    for (size_t k = 0; k < i; k++) {
+        if (strcmp(devices[k].name, devices[i].name) == 0)
+            return fleet_refuse(r, yaml_get(n, "name"), "%s has two devices '%s'; give each its own name", r->of, devices[i].name);
+        if (devices[k].pci && devices[i].pci && strcmp(devices[k].pci, devices[i].pci) == 0)
+            return fleet_refuse(r, yaml_get(n, "pci"), "device '%s' of %s has the address of device '%s'", devices[i].name, r->of,
+                                devices[k].name);
+    }
+    return 0;
+}
+
+int fleet_read_devices(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_host *h = part;
+    size_t count;
+    int rc = fleet_list(r, n, 1, FLEET_DEVICES_MAX, &count);
+    if (rc < 0)
+        return rc;
+    struct fleet_device *devices = arena_alloc(r->arena, count, sizeof *devices);
+    if (!devices)
+        return err_nomem(r->err);
+    size_t i = 0;
+    for (const struct yaml_node *c = n->first; c; c = c->next, i++) {
+        const char *of = arena_printf(r->arena, "device %zu of %s", i + 1, r->of);
+        if (!of)
+            return err_nomem(r->err);
+        devices[i].pos = fleet_pos_of(c);
+        rc = fleet_read_part(r, &fleet_schema_device, c, of, fleet_pos_of(c), &devices[i]);
+        if (rc == 0)
+            rc = refuse_same_device(r, c, devices, i);
+        if (rc < 0)
+            return rc;
+    }
+    h->devices = devices;
+    h->n_devices = count;
+    return 0;
+}
+
+/* ---- shapes -------------------------------------------------------------------------------------------------------------- */
+
+/* A share: digits, optionally a point and up to six digits. Not strtod, which follows the locale and takes "inf". */
+static bool parse_share(struct str s, double *ret)
+{
+    struct str fraction = s;
+    struct str whole = str_split(&fraction, '.');
+    uint64_t w, f = 0;
+    if (str_to_u64(whole, &w) < 0 || w > 1000000 || fraction.len > 6)
+        return false;
+    if (fraction.ptr && str_to_u64(fraction, &f) < 0)
+        return false;
+    double scale = 1;
+    for (size_t i = 0; i < fraction.len; i++)
+        scale *= 10;
+    *ret = (double)w + (double)f / scale;
+    return true;
+}
+
+int fleet_read_split(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    if (n->kind == YAML_SCALAR && str_eq_c(n->text, "auto"))
+        return 0; /* as the defaults have it */
+    if (n->kind != YAML_SEQ)
+        return fleet_refuse(r, n, "%s must be 'auto' or a list of shares, such as [36, 29]", fleet_label(r));
+    size_t count;
+    int rc = fleet_list(r, n, 1, FLEET_DEVICES_MAX, &count);
+    if (rc < 0)
+        return rc;
+    double *shares = arena_alloc(r->arena, count, sizeof *shares);
+    if (!shares)
+        return err_nomem(r->err);
+    double sum = 0;
+    for (const struct yaml_node *c = n->first; c; c = c->next) {
+        double *share = &shares[r->item++];
+        if (c->kind != YAML_SCALAR || c->quoted || !parse_share(c->text, share))
+            return fleet_refuse(r, c, "%s must be a share from 0 to 1000000, such as 36 or 29.5", fleet_label(r));
+        sum += *share;
+    }
+    r->item = 0;
+    if (!(sum > 0))
+        return fleet_refuse(r, n, "%s gives no device a share; at least one must be more than 0", fleet_label(r));
+    s->shape.split_auto = false;
+    s->shape.split = shares;
+    s->shape.n_split = count;
+    return 0;
+}
+
+int fleet_read_kv(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    int rc = fleet_map(r, n);
+    return rc < 0 ? rc : fleet_read_part(r, &fleet_schema_kv, n, fleet_label(r), fleet_key_pos_of(n), &s->shape);
+}
+
+int fleet_read_prompt_cache(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    uint64_t bytes = 0;
+    if (n->kind != YAML_SCALAR || !str_eq_c(n->text, "off")) {
+        int rc = fleet_bytes(r, n, 0, &bytes);
+        if (rc < 0)
+            return rc;
+    }
+    s->shape.prompt_cache_set = true;
+    s->shape.prompt_cache_bytes = bytes;
+    return 0;
+}
+
+/* ---- environment ------------------------------------------------------------------------------------------------------------ */
+
+static bool is_env_name(struct str s)
+{
+    for (size_t i = 0; i < s.len; i++) {
+        char c = s.ptr[i];
+        bool letter = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
+        if (!letter && !(i > 0 && c >= '0' && c <= '9'))
+            return false;
+    }
+    return s.len > 0;
+}
+
+int fleet_read_env(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    int rc = fleet_map(r, n);
+    if (rc < 0)
+        return rc;
+    size_t count = 0;
+    for (const struct yaml_node *c = n->first; c; c = c->next)
+        count++;
+    if (count > FLEET_ARGS_MAX)
+        return fleet_refuse(r, n, "%s has %zu names; at most %d are allowed", fleet_label(r), count, FLEET_ARGS_MAX);
+    const char **env = arena_alloc(r->arena, count ? count : 1, sizeof *env);
+    if (!env)
+        return err_nomem(r->err);
+    const char *of = fleet_label(r);
+    const char *outer_of = r->of, *outer_key = r->key;
+    r->of = of;
+    size_t i = 0;
+    for (const struct yaml_node *c = n->first; c; c = c->next) {
+        const char *name = arena_dup(r->arena, c->key), *value;
+        if (!name)
+            return err_nomem(r->err);
+        if (!is_env_name(c->key))
+            return fleet_refuse_at(r, fleet_key_pos_of(c), "%s holds '%s', which is no name of a variable; use letters, digits and '_'", of,
+                                   fleet_show(r, c->key));
+        /* They would load code into the engine that no manifest knows of. */
+        if (str_starts(c->key, STR("LD_")))
+            return fleet_refuse_at(r, fleet_key_pos_of(c), "%s must not set '%s'; a runtime brings its own libraries", of, name);
+        r->key = name;
+        rc = fleet_text(r, c, &value);
+        if (rc < 0)
+            return rc;
+        env[i] = arena_printf(r->arena, "%s=%s", name, value);
+        if (!env[i++])
+            return err_nomem(r->err);
+    }
+    r->of = outer_of;
+    r->key = outer_key;
+    s->env = env;
+    s->n_env = count;
+    return 0;
+}
+
+/* ---- the router ------------------------------------------------------------------------------------------------------------------ */
+
+int fleet_read_router_host(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_router *router = part;
+    const void *found = fleet_find(r->fleet->hosts, r->fleet->n_hosts, sizeof *r->fleet->hosts, n->text);
+    if (!found && n->kind == YAML_SCALAR && str_eq_c(n->text, "here"))
+        return 0; /* this machine, declared or not */
+    int rc = read_ref(r, n, "host", r->fleet->hosts, r->fleet->n_hosts, sizeof *r->fleet->hosts, &found);
+    router->host = found;
+    return rc;
+}
+
+int fleet_read_listen(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_router *router = part;
+    const char *text;
+    int rc = fleet_text(r, n, &text);
+    if (rc < 0)
+        return rc;
+    /* The port follows the last colon; an IPv6 address stands in brackets, so that its own colons are inside. */
+    const char *colon = strrchr(text, ':');
+    struct str address = colon ? (struct str){text, (size_t)(colon - text)} : (struct str){NULL, 0};
+    bool brackets = address.len > 2 && address.ptr[0] == '[' && address.ptr[address.len - 1] == ']';
+    if (brackets)
+        address = (struct str){address.ptr + 1, address.len - 2};
+    uint64_t port;
+    bool v6 = str_find_char(address, ':') >= 0;
+    if (!fleet_is_ip(address) || v6 != brackets || str_to_u64(str_of(colon + 1), &port) < 0 || port > UINT16_MAX)
+        return fleet_refuse(r, n, "%s must be ADDRESS:PORT, such as '127.0.0.1:8080' or '[::1]:8080', not '%s'", fleet_label(r),
+                            fleet_show(r, str_of(text)));
+    router->address = arena_dup(r->arena, address);
+    if (!router->address)
+        return err_nomem(r->err);
+    router->port = (uint16_t)port;
+    return 0;
+}
+
+int fleet_read_router_unit(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    (void)part; /* there is one way: nothing to keep */
+    const char *text;
+    int rc = fleet_text(r, n, &text);
+    if (rc == 0 && strcmp(text, "child") != 0)
+        rc = fleet_refuse(r, n, "%s must be 'child', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
+    return rc;
+}
