@@ -7,7 +7,7 @@
 
 #include <errno.h>
 
-#define FRACTION_DIGITS 18 /* digits after these change no whole byte of any unit below */
+#define FRACTION_DIGITS 18 /* digits after these are worth less than a millionth of a byte in any unit below */
 
 struct number {
     uint64_t whole;
