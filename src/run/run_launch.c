@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * From a declaration to a process: checks what a start needs, asks `engine` for the argument list and `store` for the
+ * recipe, opens the pipes and spawns. Everything that was made is owned by the service and closed by run_launch_clear, also when a
+ * step in the middle failed.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "run_int.h"
+
+#define KILL_WAIT_MS 5000
+#define SPLIT_PARTS_MAX 1000
+
+int run_port_taken(uint16_t port, const char *what, struct err *err)
+{
+    struct os_owner owner;
+    if (os_port_owner(port, &owner) == 0 && owner.pid > 0)
+        return err_set(err, -EADDRINUSE, "port %u of %s is taken by %s (pid %d)", port, what, owner.name, (int)owner.pid);
+    return err_set(err, -EADDRINUSE, "port %u of %s is taken by another process", port, what);
+}
+
+int run_port_check(const struct fleet_service *service, struct err *err)
+{
+    struct net_addr a;
+    if (net_addr_ip(service->bind, service->port, &a) < 0)
+        return err_set(err, -EINVAL, "bind '%s' of service '%s' is no IP address", service->bind, service->name);
+    /* Binding proves it; reading /proc only names the owner. An engine may set SO_REUSEPORT and then shares a port without
+     * a word, so its own failure to bind is nothing to rely on. */
+    struct err why;
+    os_autoclose int fd = net_listen_socket(&a, false, &why);
+    if (fd >= 0)
+        return 0;
+    base_autobuf struct buf what = BUF_INIT(FLEET_NAME_MAX + 32);
+    buf_addf(&what, "service '%s'", service->name);
+    if (fd == -EADDRINUSE && buf_status(&what) == 0)
+        return run_port_taken(service->port, what.ptr, err);
+    return err_set(err, fd, "service '%s' cannot use its port: %s", service->name, why.text);
+}
+
+/* ---- paths and binds ------------------------------------------------------------------------------------- */
+
+struct binds {
+    struct store_bind *list;
+    size_t n, max;
+};
+
+static int bind_add(struct binds *b, const char *path, struct err *err)
+{
+    if (!path)
+        return 0;
+    if (b->n == b->max)
+        return err_set(err, -E2BIG, "more than %zu files for one engine", b->max);
+    b->list[b->n++] = (struct store_bind){.path = path};
+    return 0;
+}
+
+/* "...-00001-of-00003.gguf": the number of parts, and the length of what is before "-00001"; 0 for anything else. */
+static uint64_t split_parts(const char *path, size_t *ret_prefix)
+{
+    static const char shape[] = "-00001-of-";
+    size_t len = strlen(path), tail = sizeof(shape) - 1 + 5 + 5; /* and "NNNNN", ".gguf" */
+    if (len <= tail)
+        return 0;
+    struct str end = {path + len - tail, tail};
+    uint64_t n;
+    if (!str_starts(end, STR("-00001-of-")) || !str_ends(end, STR(".gguf")) ||
+        str_to_u64((struct str){end.ptr + sizeof(shape) - 1, 5}, &n) < 0)
+        return 0;
+    *ret_prefix = len - tail;
+    return n;
+}
+
+/* A weights file, and the other parts of its set. */
+static int bind_weights(struct run_service *s, struct binds *b, struct err *err)
+{
+    const char *path = s->paths.weights;
+    size_t prefix = 0;
+    uint64_t parts = path ? split_parts(path, &prefix) : 0;
+    int rc = bind_add(b, path, err);
+    for (uint64_t i = 2; rc == 0 && i <= parts; i++) {
+        const char *part = arena_printf(s->arena, "%.*s-%05u-of-%05u.gguf", (int)prefix, path, (unsigned)i, (unsigned)parts);
+        rc = part ? bind_add(b, part, err) : err_nomem(err);
+    }
+    return rc;
+}
+
+static int payload_path(struct run_service *s, const char *file, const char **ret, struct err *err)
+{
+    *ret = NULL;
+    if (!file)
+        return 0;
+    base_autobuf struct buf b = BUF_INIT(8192);
+    int rc = store_payload_path(s->env->store, s->service->model, file, &b, err);
+    if (rc < 0)
+        return rc;
+    *ret = arena_dup(s->arena, buf_str(&b));
+    return *ret ? 0 : err_nomem(err);
+}
+
+static int find_paths(struct run_service *s, struct binds *b, struct err *err)
+{
+    const struct fleet_model *m = s->service->model;
+    s->paths = (struct engine_paths){0};
+    b->max = SPLIT_PARTS_MAX + 4;
+    b->list = arena_alloc(s->arena, b->max, sizeof(*b->list));
+    if (!b->list)
+        return err_nomem(err);
+    if (!m)
+        return 0;
+    int rc = payload_path(s, m->weights, &s->paths.weights, err);
+    if (rc == 0)
+        rc = payload_path(s, m->projector, &s->paths.projector, err);
+    if (rc == 0)
+        rc = payload_path(s, m->drafter, &s->paths.drafter, err);
+    s->paths.template_file = m->template_file;
+    if (rc == 0)
+        rc = bind_weights(s, b, err);
+    if (rc == 0)
+        rc = bind_add(b, s->paths.projector, err);
+    if (rc == 0)
+        rc = bind_add(b, s->paths.drafter, err);
+    if (rc == 0)
+        rc = bind_add(b, s->paths.template_file, err);
+    return rc;
+}
+
+static int make_env(struct run_service *s, const char *const **ret, size_t *ret_n, struct err *err)
+{
+    const char *const *of_kind = engine_env(s->kind);
+    size_t n_kind = 0;
+    while (of_kind[n_kind])
+        n_kind++;
+    const char **env = arena_alloc(s->arena, n_kind + s->service->n_env + 1, sizeof(*env));
+    if (!env)
+        return err_nomem(err);
+    for (size_t i = 0; i < n_kind; i++)
+        env[i] = of_kind[i];
+    for (size_t i = 0; i < s->service->n_env; i++)
+        env[n_kind + i] = s->service->env[i];
+    *ret = env;
+    *ret_n = n_kind + s->service->n_env;
+    return 0;
+}
+
+/* ---- the process ------------------------------------------------------------------------------------------- */
+
+bool run_alive(const struct run_service *s)
+{
+    return s->proc.pidfd >= 0;
+}
+
+void run_launch_clear(struct run_service *s)
+{
+    s->proc_watch = net_watch_close(s->proc_watch);
+    s->info_watch = net_watch_close(s->info_watch);
+    os_closep(&s->info_fd);
+    run_log_close(s);
+    if (s->engine.pidfd >= 0 && s->engine.pidfd != s->proc.pidfd)
+        os_proc_release(&s->engine);
+    s->engine = OS_PROC_NONE;
+    os_proc_release(&s->proc);
+    s->proc = OS_PROC_NONE;
+}
+
+void run_launch_kill(struct run_service *s)
+{
+    if (run_alive(s)) {
+        int status;
+        if (s->engine.pidfd >= 0)
+            base_ignore(os_proc_signal(&s->engine, SIGKILL));
+        base_ignore(os_proc_signal(&s->proc, SIGKILL));
+        struct pollfd f = {.fd = s->proc.pidfd, .events = POLLIN};
+        (void)poll(&f, 1, KILL_WAIT_MS);
+        base_ignore(os_proc_reap(&s->proc, &status));
+    }
+    run_launch_clear(s);
+}
+
+static void log_start(struct run_service *s, const struct os_spawn *spawn)
+{
+    base_autobuf struct buf b = BUF_INIT(128 * 1024);
+    buf_addf(&b, "start %llu (%s):", (unsigned long long)s->generation, store_confine_text(s->confine));
+    for (size_t i = 0; spawn->argv[i]; i++) {
+        bool plain = spawn->argv[i][0] && !strpbrk(spawn->argv[i], " \t\n\"'\\");
+        buf_add_c(&b, plain ? " " : " '");
+        buf_add_printable(&b, str_of(spawn->argv[i]), 4096);
+        if (!plain)
+            buf_add_c(&b, "'");
+    }
+    if (buf_status(&b) == 0)
+        run_log_say(s, b.ptr);
+}
+
+static int make_pipe(int fds[2], struct err *err)
+{
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return err_sys(err, -errno, "cannot make a pipe");
+    /* Our end only; the engine's writes wait. */
+    (void)fcntl(fds[0], F_SETFL, O_NONBLOCK);
+    return 0;
+}
+
+static int spawn(struct run_service *s, struct store_launch *l, struct err *err)
+{
+    int out[2] = {-1, -1}, info[2] = {-1, -1};
+    int rc = make_pipe(out, err);
+    if (rc == 0 && l->has_info_fd)
+        rc = make_pipe(info, err);
+    if (rc == 0)
+        rc = run_log_open(s, err);
+    if (rc == 0) {
+        l->spawn.stdin_fd = -1;
+        l->spawn.stdout_fd = l->spawn.stderr_fd = out[1];
+        if (l->has_info_fd) {
+            l->spawn.keep_fds = &info[1];
+            l->spawn.n_keep_fds = 1;
+        }
+        l->spawn.death_signal = SIGKILL;
+        l->spawn.new_group = true;
+        s->generation++;
+        log_start(s, &l->spawn);
+        rc = os_spawn(&l->spawn, &s->proc, err);
+        if (rc < 0)
+            s->proc = OS_PROC_NONE;
+    }
+    os_closep(&out[1]);
+    os_closep(&info[1]);
+    if (rc == 0) {
+        s->info_fd = info[0];
+        info[0] = -1;
+        int log_end = out[0];
+        out[0] = -1;
+        rc = run_log_watch(s, log_end, err);
+    }
+    os_closep(&out[0]);
+    os_closep(&info[0]);
+    return rc;
+}
+
+static int watch(struct run_service *s, struct err *err)
+{
+    int rc = net_watch_new(s->env->loop, s->proc.pidfd, run_on_end, s, &s->proc_watch, err);
+    if (rc < 0)
+        return rc;
+    buf_clear(&s->info);
+    if (s->info_fd >= 0)
+        return net_watch_new(s->env->loop, s->info_fd, run_on_info, s, &s->info_watch, err);
+    s->engine = s->proc;
+    return 0;
+}
+
+/* A generic engine's command names its own program; the others are the runtime's. */
+static int make_recipe(struct run_service *s, const struct binds *b, struct store_launch *ret, struct err *err)
+{
+    const char *const *args = NULL, *const *env = NULL;
+    size_t n_args = 0, n_env = 0;
+    int rc = engine_argv(s->service, &s->paths, s->arena, &args, &n_args, err);
+    if (rc == 0)
+        rc = make_env(s, &env, &n_env, err);
+    if (rc < 0)
+        return rc;
+    struct store_runtime r = *s->runtime;
+    if (s->service->n_command > 0) {
+        r.program = (char *)args[0];
+        args++;
+        n_args--;
+    }
+    return store_launch_make(s->env->store, &r, s->confine, args, n_args, b->list, b->n, env, n_env, s->env->work_dir, ret, err);
+}
+
+int run_launch(struct run_service *s, struct err *err)
+{
+    struct binds binds = {0};
+    uint64_t bytes = 0;
+    int rc = 0;
+    s->arena = arena_free(s->arena);
+    s->arena = arena_new(RUN_ARENA_MAX);
+    if (!s->arena)
+        return err_nomem(err);
+    if (s->service->model)
+        rc = store_payload_check(s->env->store, s->service->model, &bytes, err);
+    if (rc == 0)
+        rc = run_port_check(s->service, err);
+    if (rc == 0)
+        rc = find_paths(s, &binds, err);
+    if (rc < 0)
+        return rc;
+    s->limit_ms = s->env->times.limit_ms ? s->env->times.limit_ms : engine_start_limit_ms(s->kind, bytes, 0);
+
+    struct store_launch l;
+    rc = make_recipe(s, &binds, &l, err);
+    if (rc < 0)
+        return rc;
+    rc = spawn(s, &l, err);
+    store_launch_release(&l);
+    if (rc == 0)
+        rc = watch(s, err);
+    if (rc < 0)
+        run_launch_kill(s);
+    return rc;
+}
