@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Argument lists: built in an arena, one word after the other, and the two questions that are asked of the words a user
+ * adds by hand: may berth's own flags be overridden by them (no, and the error says which key to use), and do they replace
+ * something that berth would only say for the sake of being explicit (yes, then it stays silent).
+ */
+#include "engine_int.h"
+
+#include <errno.h>
+
+#define ARGS_FIRST 64
+
+void args_add(struct args *args, const char *word)
+{
+    if (!word || args->failed) {
+        args->failed = true;
+        return;
+    }
+    if (args->n + 1 >= args->cap) {
+        size_t cap = args->cap ? args->cap * 2 : ARGS_FIRST;
+        const char **v = arena_alloc(args->a, cap, sizeof(*v));
+        if (!v) {
+            args->failed = true;
+            return;
+        }
+        if (args->n > 0)
+            memcpy(v, args->v, args->n * sizeof(*v));
+        args->v = v;
+        args->cap = cap;
+    }
+    args->v[args->n++] = word;
+    args->v[args->n] = NULL;
+}
+
+void args_addf(struct args *args, const char *fmt, ...)
+{
+    base_autobuf struct buf b = BUF_INIT(64 * 1024);
+    va_list ap;
+    va_start(ap, fmt);
+    buf_addv(&b, fmt, ap);
+    va_end(ap);
+    args_add(args, buf_status(&b) < 0 ? NULL : arena_dup(args->a, buf_str(&b)));
+}
+
+void args_pair(struct args *args, const char *flag, const char *value)
+{
+    args_add(args, flag);
+    args_add(args, value);
+}
+
+void args_number(struct args *args, const char *flag, uint64_t value)
+{
+    args_add(args, flag);
+    args_addf(args, "%llu", (unsigned long long)value);
+}
+
+int args_finish(struct args *args, const char *const **ret, size_t *ret_n, struct err *err)
+{
+    if (args->failed || args->n == 0)
+        return err_nomem(err);
+    *ret = args->v;
+    *ret_n = args->n;
+    return 0;
+}
+
+int args_refuse(const struct fleet_service *s, const struct owned_flag *table, size_t n, struct err *err)
+{
+    for (size_t i = 0; i < s->n_args; i++) {
+        /* "--flag=value" is one word to some engines */
+        struct str rest = str_of(s->args[i]);
+        struct str word = str_split(&rest, '=');
+        for (size_t t = 0; t < n; t++)
+            for (size_t k = 0; k < FLAG_NAMES && table[t].names[k]; k++)
+                if (str_eq_c(word, table[t].names[k]))
+                    return err_set(err, -EINVAL, "args of service \"%s\" hold \"%s\": %s", s->name, table[t].names[k], table[t].instead);
+    }
+    return 0;
+}
+
+ptrdiff_t args_find(const struct fleet_service *s, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < s->n_args; i++) {
+        struct str rest = str_of(s->args[i]);
+        struct str word = str_split(&rest, '=');
+        for (size_t k = 0; k < n && names[k]; k++)
+            if (str_eq_c(word, names[k]))
+                return (ptrdiff_t)i;
+    }
+    return -1;
+}
