@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * model: what decides a model's memory, read from its header alone: every tensor with its bytes and the place that the engine gives it, every layer with what it caches, and what a drafter or a
+ * projector is. No I/O of its own: bytes come through gguf's source. Rules are those of llama.cpp; each function names the law that it follows. An architecture that is not in the table is
+ * MODEL_UNKNOWN and said to be so; nothing is guessed.
+ */
+#pragma once
+
+#include <base/base.h>
+#include <gguf/gguf.h>
+
+#define MODEL_LAYERS_MAX 512   /* the engine's own limit */
+#define MODEL_TENSORS_MAX 65536
+#define MODEL_EXPERTS_MAX 1024
+
+/* Where a tensor is put. */
+enum model_place {
+    MODEL_INPUT,      /* always on the CPU */
+    MODEL_OUTPUT,     /* with the output slot */
+    MODEL_REPEATING,  /* with its layer */
+    MODEL_FIRST,      /* repeating without a number: with layer 0 */
+    MODEL_PER_BUFFER, /* rope factors: one copy for each distinct buffer type among the layers that use them */
+    MODEL_NEXTN,      /* with its layer, but only when the nextn layers are loaded */
+    MODEL_SKIPPED,    /* never loaded by this architecture */
+};
+
+struct model_tensor {
+    const char *name;
+    const struct gguf_type *type;
+    uint64_t ne[GGUF_DIMS_MAX]; /* missing dimensions are 1 */
+    uint64_t bytes;
+    enum model_place place;
+    int32_t layer;    /* number in "blk.N."; -1 none */
+    uint16_t part;    /* of a split set, 0-based */
+    bool expert;      /* one of ffn_*_exps: routed experts */
+    bool used_by_matmul; /* may be repacked on the CPU; not token_embd */
+    uint64_t offset;  /* in its part's data section */
+};
+
+/* What one logical layer caches for a sequence. Widths are elements for one cell. */
+struct model_layer {
+    bool attention; /* has a K cache (and V unless v_width is 0) of its own */
+    bool swa;       /* its cells are bounded by the window */
+    bool recurrent; /* has R and S states; may be together with attention (falcon-h1) */
+    bool nextn;     /* belongs to the MTP context */
+    uint32_t kv_heads, k_head, v_head; /* v_head 0: only K is cached (MLA) */
+    uint64_t k_width, v_width;
+    uint64_t indexer_k_width, indexer_v_width; /* 0: no indexer cache */
+    bool indexer_v_in_k_type;
+    uint64_t r_elems, s_elems, ple_elems; /* f32 elements of one row */
+    uint32_t compress_ratio;  /* deepseek4: 0, 4 or 128 */
+    uint32_t ff;              /* feed-forward width */
+    uint32_t heads;
+};
+
+/* Which caches a context of this model has. */
+enum model_cache {
+    MODEL_CACHE_NONE, MODEL_CACHE_PLAIN, MODEL_CACHE_SWA, MODEL_CACHE_RECURRENT, MODEL_CACHE_HYBRID, MODEL_CACHE_HYBRID_SWA, MODEL_CACHE_HYBRID_INDEXER,
+    MODEL_CACHE_INDEXER, MODEL_CACHE_DSA, MODEL_CACHE_DSA_SWA, MODEL_CACHE_DEEPSEEK4,
+};
+
+enum model_role { MODEL_TARGET, MODEL_PROJECTOR, MODEL_DRAFT_SIMPLE /* any target can be one */, MODEL_DRAFT_EAGLE3, MODEL_DRAFT_DFLASH, MODEL_DRAFT_DSPARK, MODEL_DRAFT_ASSISTANT };
+
+struct model {
+    const char *arch;  /* "qwen35" */
+    const char *name;  /* general.name or "" */
+    bool known;        /* the architecture's laws are known; false: only weights are */
+    enum model_role role;
+    enum model_cache cache;
+    uint32_t n_block;  /* A.block_count, nextn included */
+    uint32_t n_nextn;
+    uint32_t n_layer;  /* logical layers that are placed: n_block, or as law 3.9 says */
+    uint32_t embd, heads, ff, vocab, context_trained;
+    uint32_t experts, experts_used, expert_ff;
+    uint32_t window;      /* sliding window, 0 none */
+    bool window_chunked;
+    uint32_t full_attention_interval; /* 0 none */
+    bool causal;
+    bool m_rope;          /* 12 more bytes a saved cell */
+    bool ple;             /* per-layer embeddings with a state */
+    bool tied_output;     /* no output.weight: token_embd is used again */
+    bool tied_copy_always; /* gemma4, gemma3n: counted twice even on the CPU */
+    bool can_rollback;    /* recurrent state has rollback rows (law 3.7) */
+    bool needs_repeatable_batch; /* np must divide the ubatch (kimi-linear and others) */
+    bool flash_attention_off;    /* the architecture cannot (grok) */
+    bool logits;          /* has an output head */
+    uint32_t block_size;  /* drafter: A.block_size, 0 none */
+    uint32_t taps;        /* drafter: target layers that it taps */
+    bool chat_template;
+    const char *tokenizer; /* "gpt2", or "" */
+    struct model_layer *layers;
+    struct model_tensor *tensors; /* in file order, part by part */
+    size_t n_tensors;
+    uint64_t weight_bytes; /* sum over all tensors, as in the files */
+    uint64_t params;
+    uint16_t n_parts;
+    struct arena *arena;   /* owns all of the above */
+};
