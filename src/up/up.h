@@ -27,9 +27,11 @@ int up_main(const struct up_options *o);
 
 /* ---- talking to a running supervisor ----------------------------------------------------------------------- */
 
-/* One request over the control socket of the fleet named `name`; waits for the answer. -ENOENT: not running. *ret_status is HTTP's. */
+/* One request over the control socket of the fleet named `name`; waits for the answer. -ENOENT: not running; -EAGAIN: it is installing or checking and does not listen yet. *ret_status is HTTP's. */
 int up_call(const struct os_dirs *dirs, const char *name, const char *method, const char *target, unsigned *ret_status, struct buf *ret_body, struct err *err) BASE_MUST_USE;
 /* Waits until the supervisor has released its lock: 0, or -ETIMEDOUT. */
 int up_wait_gone(const struct os_dirs *dirs, const char *name, uint64_t limit_ms, struct err *err) BASE_MUST_USE;
 /* Absolute path of a service's log ("router" and "berth" too). */
 int up_log_path(const struct os_dirs *dirs, const char *name, const char *service, struct buf *ret) BASE_MUST_USE;
+/* What GET /status of a fleet that is down would say, one line of JSON. The shape is the same: state "down", pids null. */
+int up_status_down(const struct fleet *f, struct buf *ret) BASE_MUST_USE;

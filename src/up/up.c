@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The supervisor's phases. Starting: every service at once, then the router; the first one that fails ends it. Serving: what dies is started again by
+ * run, and the router hears of each change. Stopping: the router takes no new request and finishes what it has, then every engine is
+ * stopped at once. All of it follows from on_state and two calls of the router; nothing waits.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "up_int.h"
+
+struct up_service *up_service_named(struct up *u, struct str name)
+{
+    for (size_t i = 0; i < u->n_services; i++)
+        if (str_eq_c(name, u->services[i].service->name))
+            return &u->services[i];
+    return NULL;
+}
+
+/* ---- stopping --------------------------------------------------------------------------------------------- */
+
+static void finish_if_gone(struct up *u)
+{
+    struct run_info info;
+    if (u->phase != UP_STOPPING || !u->services_stopping)
+        return;
+    for (size_t i = 0; i < u->n_services; i++) {
+        if (!u->services[i].run)
+            continue;
+        run_info(u->services[i].run, &info);
+        if (info.state != RUN_ABSENT)
+            return;
+    }
+    net_loop_stop(u->loop);
+}
+
+static void stop_services(struct up *u)
+{
+    uint64_t now = net_loop_now_ms(u->loop);
+    uint64_t left = u->stop_by_ms > now ? u->stop_by_ms - now : 0;
+    u->services_stopping = true;
+    for (size_t i = 0; i < u->n_services; i++)
+        if (u->services[i].run)
+            run_stop(u->services[i].run, left);
+    finish_if_gone(u);
+}
+
+void up_router_is_gone(struct up *u)
+{
+    if (u->phase == UP_STOPPING && !u->services_stopping)
+        stop_services(u);
+}
+
+void up_stop(struct up *u)
+{
+    if (u->phase == UP_STOPPING)
+        return;
+    bool served = u->phase == UP_SERVING;
+    u->phase = UP_STOPPING;
+    net_timer_stop(u->tick);
+    up_restart_end(u, "the fleet is being stopped");
+    /* Nobody has been sent to engines that never all were ready. */
+    uint64_t limit = served ? RUN_DRAIN_MS : 0;
+    u->stop_by_ms = net_loop_now_ms(u->loop) + limit;
+    if (served)
+        up_say(u, EVENT_INFO, "", "stopping fleet '%s'%s", u->fleet->name, u->detached ? "" : "; once more to hurry");
+    if (!u->progress && !u->detached)
+        u->progress = os_progress_new(STDERR_FILENO, &clk_system);
+    if (u->router.wanted && served)
+        up_router_drain(u, limit);
+    else {
+        u->router.draining = true;
+        up_router_kill(u);
+        os_closep(&u->router.listen_fd);
+        stop_services(u);
+    }
+}
+
+/* Once more: nothing is waited for that need not be. */
+static void hurry(struct up *u)
+{
+    u->stop_by_ms = 0;
+    up_router_kill(u);
+    for (size_t i = 0; u->services_stopping && i < u->n_services; i++)
+        if (u->services[i].run)
+            run_stop(u->services[i].run, 0);
+}
+
+void up_fail(struct up *u, const char *subject, const char *text)
+{
+    if (u->phase == UP_STOPPING)
+        return;
+    up_say(u, EVENT_ERROR, subject, "%s", text);
+    u->exit_code = 1;
+    up_stop(u);
+}
+
+static void on_signal(void *ctx, int signum)
+{
+    struct up *u = ctx;
+    (void)signum;
+    if (u->phase == UP_STOPPING)
+        hurry(u);
+    else
+        up_stop(u);
+}
+
+/* ---- starting and serving ----------------------------------------------------------------------------------- */
+
+static bool all_ready(const struct up *u)
+{
+    struct run_info info;
+    for (size_t i = 0; i < u->n_services; i++) {
+        run_info(u->services[i].run, &info);
+        if (info.state != RUN_READY)
+            return false;
+    }
+    return true;
+}
+
+static void serve(struct up *u)
+{
+    u->phase = UP_SERVING;
+    net_timer_stop(u->tick);
+    u->progress = os_progress_free(u->progress);
+    up_print_table(u);
+    if (u->o->background)
+        up_daemon_detach(u);
+    up_daemon_tell(u, 0);
+}
+
+void up_router_is_up(struct up *u)
+{
+    if (u->phase == UP_STARTING)
+        serve(u);
+}
+
+static void on_state(void *ctx, struct run_service *s, enum run_state from, enum run_state to)
+{
+    struct up_service *us = ctx;
+    struct up *u = us->up;
+    struct run_info info;
+    (void)from;
+    up_record(u);
+    up_router_tell(u);
+    up_progress_service(u, s);
+    switch (u->phase) {
+    case UP_STARTING:
+        if (to == RUN_FAILED) {
+            char subject[FLEET_NAME_MAX + 16];
+            snprintf(subject, sizeof(subject), "service '%s'", us->service->name);
+            run_info(s, &info);
+            up_fail(u, subject, info.error ? info.error : "did not start");
+        } else if (to == RUN_READY && all_ready(u)) {
+            if (u->router.wanted)
+                up_router_start(u);
+            else
+                serve(u);
+        }
+        return;
+    case UP_SERVING:
+        up_restart_step(u, s);
+        return;
+    case UP_STOPPING:
+        if (to == RUN_FAILED)
+            run_stop(s, 0);
+        if (to == RUN_ABSENT)
+            finish_if_gone(u);
+        return;
+    }
+}
+
+static void on_tick(void *ctx)
+{
+    up_progress_all(ctx);
+}
+
+static void start_services(struct up *u)
+{
+    for (size_t i = 0; u->phase == UP_STARTING && i < u->n_services; i++)
+        base_ignore(run_start(u->services[i].run, NULL)); /* a failure is a state, told by on_state */
+    if (u->n_services == 0)
+        up_router_start(u);
+}
+
+static int make_services(struct up *u, struct err *err)
+{
+    static const struct run_ops ops = {.on_state = on_state};
+    u->env = (struct run_env){.loop = u->loop, .client = u->client, .store = u->store, .clk = &clk_system, .sink = &u->sink,
+                              .log_dir = u->paths.logs, .work_dir = u->paths.work};
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < u->n_services; i++) {
+        struct up_service *s = &u->services[i];
+        rc = run_new(&u->env, s->service, &s->runtime->installed, s->runtime->confine, &ops, s, &s->run, err);
+    }
+    return rc;
+}
+
+/* A hang-up with a terminal means that it is gone; `nohup` says that it does not matter. */
+static bool wants_hangup(const struct up *u)
+{
+    struct sigaction a;
+    if (u->o->background || (sigaction(SIGHUP, NULL, &a) == 0 && a.sa_handler == SIG_IGN))
+        return false;
+    int tty = open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
+    if (tty < 0)
+        return false;
+    close(tty);
+    return true;
+}
+
+static int watch_signals(struct up *u, struct err *err)
+{
+    int rc = net_signal_new(u->loop, SIGINT, on_signal, u, &u->signals[0], err);
+    if (rc == 0)
+        rc = net_signal_new(u->loop, SIGTERM, on_signal, u, &u->signals[1], err);
+    if (rc == 0 && wants_hangup(u))
+        rc = net_signal_new(u->loop, SIGHUP, on_signal, u, &u->signals[2], err);
+    else if (rc == 0)
+        (void)signal(SIGHUP, SIG_IGN);
+    return rc;
+}
+
+static int open_loop(struct up *u, struct err *err)
+{
+    int rc = net_loop_new(&u->loop, err);
+    if (rc < 0)
+        return rc;
+    rc = watch_signals(u, err);
+    if (rc < 0)
+        return rc;
+    u->began_ms = net_loop_now_ms(u->loop);
+    u->client = httpio_client_new(u->loop, &HTTPIO_CLIENT_DEFAULT);
+    u->tick = net_timer_new(u->loop, on_tick, u);
+    if (!u->client || !u->tick)
+        return err_nomem(err);
+    rc = make_services(u, err);
+    if (rc == 0)
+        rc = up_control_open(u, err);
+    return rc;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------------ */
+
+static void release(struct up *u)
+{
+    up_control_close(u);
+    up_router_release(u);
+    for (size_t i = 0; i < u->n_services; i++)
+        u->services[i].run = run_free(u->services[i].run);
+    for (size_t i = 0; i < BASE_COUNT(u->signals) && u->loop; i++)
+        u->signals[i] = net_signal_close(u->signals[i]);
+    if (u->loop)
+        u->tick = net_timer_close(u->tick);
+    u->client = httpio_client_free(u->client);
+    u->loop = net_loop_free(u->loop);
+    u->progress = os_progress_free(u->progress);
+    if (u->lock_fd >= 0)
+        (void)unlink(u->paths.pids); /* none is left */
+    for (size_t i = 0; u->runtimes && i < u->fleet->n_runtimes; i++)
+        if (u->runtimes[i].found)
+            store_runtime_release(&u->runtimes[i].installed);
+    free(u->runtimes);
+    free(u->services);
+    os_closep(&u->store_fd);
+    u->store = store_free(u->store);
+    /* Last of all: whoever waits for the lock finds everything gone. */
+    os_closep(&u->lock_fd);
+    up_paths_release(&u->paths);
+    os_dirs_release(&u->dirs);
+}
+
+static int run_fleet(struct up *u)
+{
+    struct err err;
+    u->progress = os_progress_new(STDERR_FILENO, &clk_system);
+    int rc = os_dirs_find(&u->dirs, &err);
+    if (rc == 0)
+        rc = up_paths_make(&u->dirs, u->fleet->name, &u->paths, &err);
+    if (rc == 0)
+        rc = up_prepare(u, &err);
+    if (rc == 0)
+        rc = open_loop(u, &err);
+    if (rc < 0) {
+        up_say(u, EVENT_ERROR, "", "%s", err.text);
+        u->exit_code = 1;
+    } else {
+        net_timer_start(u->tick, UP_TICK_MS, UP_TICK_MS);
+        start_services(u);
+        if (!(u->phase == UP_STOPPING && u->n_services == 0))
+            net_loop_run(u->loop);
+        if (u->detached)
+            up_say(u, EVENT_INFO, "", "stopped");
+    }
+    release(u);
+    return u->exit_code;
+}
+
+int up_main(const struct up_options *o)
+{
+    struct up u = {.o = o, .lock_fd = -1, .store_fd = -1, .ready_fd = -1, .router = {.listen_fd = -1, .proc = OS_PROC_NONE}};
+    struct fleet_options fo = {0};
+    struct err err;
+    u.sink = (struct event_sink){.emit = up_emit, .ctx = &u};
+    u.router.line = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
+    u.router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
+    fo.engines = engine_names(&fo.n_engines);
+    if (fleet_load(o->fleet_path, &fo, &u.fleet, &err) < 0) {
+        fprintf(stderr, "berth: %s\n", err.text);
+        return 2;
+    }
+    int code = 0;
+    if (!o->background || up_daemonize(&u, &code)) {
+        (void)signal(SIGPIPE, SIG_IGN);
+        code = run_fleet(&u);
+        /* A start that was stopped before all was ready is no success for the one who waits. */
+        up_daemon_tell(&u, code == 0 ? 1 : code);
+    }
+    u.fleet = fleet_free(u.fleet);
+    return code;
+}

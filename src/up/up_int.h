@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * up, private: the supervisor's memory and the seams between its parts.
+ *
+ *   up.c          phases: starting -> serving -> stopping, one callback for every change of a service
+ *   up_prepare.c  all that is needed before anything is started: folders, lock, runtimes, ports
+ *   up_router.c   the worker process: spawn, channel, configuration, starting it again
+ *   up_control.c  the control socket's server, rolling restarts
+ *   up_status.c   the status as JSON, of a running fleet and of one that is down
+ *   up_say.c      what a person sees: progress, messages, the table
+ *   up_daemon.c   going into the background
+ *   up_client.c   the other end of the control socket
+ */
+#pragma once
+
+#include <conf/conf.h>
+#include <httpio/httpio.h>
+#include <net/net.h>
+#include <proxy/proxy.h>
+#include <run/run.h>
+#include <store/store.h>
+
+#include "up.h"
+
+#define UP_TICK_MS 250            /* redraws what a start is doing */
+#define UP_STATS_MS 1000          /* how long a status waits for the router's numbers */
+#define UP_BACKOFF_MIN_MS 100     /* before a router that ended is started again; doubles ... */
+#define UP_BACKOFF_MAX_MS 5000    /* ... up to here; back to the first once it ran this long */
+#define UP_TEXT_MAX (1024 * 1024) /* of one answer on the control socket */
+#define UP_PATH_MAX 4096
+
+/* Where a fleet keeps its things; absolute. */
+struct up_paths {
+    char *run;    /* folder */
+    char *lock, *sock, *pids;
+    char *fleet;  /* folder of its state */
+    char *logs, *work;
+};
+int up_paths_make(const struct os_dirs *dirs, const char *name, struct up_paths *ret, struct err *err) BASE_MUST_USE;
+void up_paths_release(struct up_paths *p);
+
+struct up_runtime {
+    const struct fleet_runtime *declared;
+    struct store_runtime installed;
+    enum store_confine confine;
+    bool found;
+};
+
+struct up_service {
+    struct up *up;
+    const struct fleet_service *service;
+    const struct up_runtime *runtime;
+    struct run_service *run;
+    uint64_t unreached; /* generation of which the router has said that it cannot be reached */
+};
+
+struct up_router {
+    bool wanted;     /* the fleet's router is on this machine */
+    int listen_fd;   /* kept here, so that connections wait while a worker is replaced */
+    struct net_addr addr;
+    struct os_proc proc;
+    struct net_watch *watch;
+    struct net_stream *channel;
+    struct buf line;
+    struct net_timer *timer;
+    uint64_t backoff_ms, started_ms, restarts;
+    bool up;       /* it has a configuration and accepts */
+    bool draining; /* it has been told to end */
+    struct proxy_stats stats;
+    struct buf metrics;
+};
+
+/* A control request that waits for its answer. */
+struct up_request {
+    struct up_request *next;
+    struct httpio_exchange *x;
+    enum up_wants { UP_WANTS_STATUS, UP_WANTS_METRICS, UP_WANTS_RESTART } wants;
+};
+
+struct up_control {
+    struct httpio_server *server;
+    struct up_request *requests;
+    struct net_timer *timer; /* ends the wait for the router's numbers */
+};
+
+/* A rolling restart: services one after the other. */
+struct up_restart {
+    struct up_service *at; /* NULL: none */
+    bool all;
+    size_t done;
+    bool started; /* `at` has been stopped and is starting */
+};
+
+enum up_phase { UP_STARTING, UP_SERVING, UP_STOPPING };
+
+struct up {
+    const struct up_options *o;
+    struct fleet *fleet;
+    struct os_dirs dirs;
+    struct up_paths paths;
+    int lock_fd, store_fd;
+    struct store *store;
+    struct up_runtime *runtimes;
+    struct up_service *services; /* those that are started here */
+    size_t n_services;
+
+    struct net_loop *loop;
+    struct httpio_client *client;
+    struct net_signal *signals[3];
+    struct net_timer *tick;
+    struct event_sink sink;
+    struct run_env env;
+    struct up_router router;
+    struct up_control control;
+    struct up_restart restart;
+
+    enum up_phase phase;
+    bool services_stopping; /* the router is gone, engines are being stopped */
+    uint64_t stop_by_ms;    /* when requests under way have had their time */
+    int exit_code;
+    uint64_t began_ms;
+
+    struct os_progress *progress; /* while starting and stopping */
+    int ready_fd;                 /* background: where the waiting parent is told; -1 */
+    bool detached;                /* standard error is a log file */
+};
+
+/* ---- up.c ---- */
+/* Something without which the fleet cannot start or go on: says it, stops everything, exit 1. */
+void up_fail(struct up *u, const char *subject, const char *text);
+void up_stop(struct up *u);
+/* The router's worker accepts (the first time: the fleet is up), has ended for good. */
+void up_router_is_up(struct up *u);
+void up_router_is_gone(struct up *u);
+struct up_service *up_service_named(struct up *u, struct str name);
+
+/* ---- up_prepare.c ---- */
+int up_prepare(struct up *u, struct err *err) BASE_MUST_USE;
+/* Records which processes are ours. */
+void up_record(struct up *u);
+
+/* ---- up_router.c ---- */
+void up_router_start(struct up *u);
+/* Tells the worker what is ready. */
+void up_router_tell(struct up *u);
+/* False when no worker runs, so that no numbers will come. */
+bool up_router_ask(struct up *u);
+void up_router_drain(struct up *u, uint64_t limit_ms);
+void up_router_kill(struct up *u);
+bool up_router_alive(const struct up *u);
+void up_router_release(struct up *u);
+
+/* ---- up_control.c ---- */
+int up_control_open(struct up *u, struct err *err) BASE_MUST_USE;
+/* Answers what waits for the router's numbers. */
+void up_control_stats(struct up *u);
+/* A service changed: a rolling restart may go on. */
+void up_restart_step(struct up *u, struct run_service *s);
+/* Ends a rolling restart with a failure; text NULL: none is under way or it went well. */
+void up_restart_end(struct up *u, const char *text);
+void up_control_close(struct up *u);
+
+/* ---- up_status.c ---- */
+/* u NULL: a fleet that is down. */
+int up_status_text(struct up *u, const struct fleet *f, struct buf *out) BASE_MUST_USE;
+
+/* ---- up_say.c ---- */
+void up_say(struct up *u, enum event_level level, const char *subject, const char *fmt, ...) BASE_PRINTF(4, 5);
+void up_emit(void *ctx, enum event_level level, const char *subject, const char *text, uint64_t done, uint64_t total);
+void up_progress_service(struct up *u, struct run_service *s);
+void up_progress_all(struct up *u);
+void up_print_table(struct up *u);
+
+/* ---- up_daemon.c ---- */
+/* Forks; true in the child, which goes on. In the parent it waits for the child's word and returns false with *ret_exit. */
+bool up_daemonize(struct up *u, int *ret_exit);
+/* Tells the waiting parent, if there is one; 0: all is ready. */
+void up_daemon_tell(struct up *u, int exit_code);
+/* Standard output and error become berth.log. */
+void up_daemon_detach(struct up *u);
+
+/* ---- up_client.c ---- */
+/* The process that holds the fleet's lock: its pid, 0 when none does. */
+pid_t up_lock_holder(const char *lock_path);

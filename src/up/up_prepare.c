@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * All that must be in order before anything is started: folders, the fleet's lock, what a killed berth left, runtimes
+ * (installed, proven, tried), payloads, ports. The first thing that is wrong ends it with one error; up to here nothing runs that would have to be
+ * stopped.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "up_int.h"
+
+#define LOCK_TRIES 10
+
+static int make_folders(struct up *u, struct err *err)
+{
+    /* The engine's account must be able to come to the work folder, where it may not write. */
+    mode_t open_mode = geteuid() == 0 ? 0755 : 0700;
+    int rc = os_make_dirs(u->paths.run, 0700, err);
+    if (rc == 0)
+        rc = os_make_dirs(u->paths.fleet, open_mode, err);
+    if (rc == 0)
+        rc = os_make_dirs(u->paths.logs, 0700, err);
+    if (rc == 0)
+        rc = os_make_dirs(u->paths.work, open_mode, err);
+    return rc;
+}
+
+static int take_lock(struct up *u, struct err *err)
+{
+    struct err why;
+    int fd;
+    /* A command that looks whether the fleet is up holds the lock for a moment. */
+    for (unsigned i = 0; (fd = os_lock(u->paths.lock, true, false, &why)) == -EWOULDBLOCK && i < LOCK_TRIES; i++) {
+        pid_t pid = up_lock_holder(u->paths.lock);
+        if (pid > 0)
+            return err_set(err, -EBUSY, "fleet '%s' is already up (pid %d)", u->fleet->name, (int)pid);
+    }
+    if (fd == -EWOULDBLOCK)
+        return err_set(err, -EBUSY, "fleet '%s' is already up", u->fleet->name);
+    if (fd < 0)
+        return err_set(err, fd, "%s", why.text);
+    u->lock_fd = fd;
+    char pid[16];
+    int n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
+    if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, (size_t)n, 0) != n)
+        return err_sys(err, -EIO, "cannot write '%s'", u->paths.lock);
+    /* Nobody serves it: whoever did is gone. */
+    if (unlink(u->paths.sock) < 0 && errno != ENOENT)
+        return err_sys(err, -errno, "cannot remove '%s'", u->paths.sock);
+    return 0;
+}
+
+static int recover(struct up *u, struct err *err)
+{
+    size_t n = 0;
+    int rc = run_pids_recover(u->paths.pids, &n, err);
+    if (rc == 0 && n > 0)
+        up_say(u, EVENT_WARN, "", "ended %zu engine%s of a berth that was killed", n, n == 1 ? "" : "s");
+    return rc;
+}
+
+void up_record(struct up *u)
+{
+    struct run_service *list[FLEET_SERVICES_MAX];
+    size_t n = 0;
+    for (size_t i = 0; i < u->n_services; i++)
+        if (u->services[i].run)
+            list[n++] = u->services[i].run;
+    struct err err;
+    if (run_pids_write(u->paths.pids, list, n, &err) < 0)
+        up_say(u, EVENT_WARN, "", "%s", err.text);
+}
+
+/* ---- runtimes ------------------------------------------------------------------------------------------------ */
+
+static bool is_used(const struct up *u, const struct fleet_runtime *r)
+{
+    for (size_t i = 0; i < u->n_services; i++)
+        if (u->services[i].service->runtime == r)
+            return true;
+    return false;
+}
+
+static int install(struct up *u, const struct fleet_runtime *r, struct err *err)
+{
+    struct store_runtime got = {0};
+    int rc = store_runtime_find(u->store, r, &got, err);
+    if (rc == -ENOENT) {
+        struct store_add_options o = {.offline = u->o->offline, .sink = &u->sink};
+        rc = store_runtime_add(u->store, r, &o, &got, err);
+        if (rc == 0 && u->progress) {
+            char subject[FLEET_NAME_MAX + 16];
+            snprintf(subject, sizeof(subject), "runtime %s", r->name);
+            os_progress_set(u->progress, subject, "installed", 0, 0, OS_GREEN);
+        }
+    }
+    store_runtime_release(&got);
+    return rc < 0 ? err_prefix(err, "runtime '%s'", r->name) : 0;
+}
+
+/* Under the store's shared lock: what is proven here cannot change while it runs. */
+static int prove(struct up *u, struct up_runtime *r, struct err *err)
+{
+    int rc = store_runtime_find(u->store, r->declared, &r->installed, err);
+    if (rc < 0)
+        return err_prefix(err, "runtime '%s'", r->declared->name);
+    r->found = true;
+    rc = store_runtime_verify(u->store, &r->installed, NULL, err);
+    if (rc == 0)
+        rc = store_confine_probe(u->store, &r->installed, &r->confine, err);
+    return rc < 0 ? err_prefix(err, "runtime '%s'", r->declared->name) : 0;
+}
+
+static int prepare_runtimes(struct up *u, struct err *err)
+{
+    const struct fleet *f = u->fleet;
+    int rc = store_open(&u->dirs, &u->store, err);
+    u->runtimes = calloc(f->n_runtimes + 1, sizeof(*u->runtimes));
+    if (rc == 0 && !u->runtimes)
+        rc = err_nomem(err);
+    for (size_t i = 0; rc == 0 && i < f->n_runtimes; i++)
+        if (is_used(u, &f->runtimes[i]))
+            rc = install(u, &f->runtimes[i], err);
+    if (rc < 0)
+        return rc;
+    u->store_fd = store_lock(u->store, false, true, err);
+    if (u->store_fd < 0)
+        return u->store_fd;
+    for (size_t i = 0; rc == 0 && i < f->n_runtimes; i++) {
+        u->runtimes[i].declared = &f->runtimes[i];
+        if (is_used(u, &f->runtimes[i]))
+            rc = prove(u, &u->runtimes[i], err);
+    }
+    for (size_t i = 0; i < u->n_services; i++)
+        u->services[i].runtime = &u->runtimes[u->services[i].service->runtime - f->runtimes];
+    return rc;
+}
+
+/* ---- payloads and ports ----------------------------------------------------------------------------------------- */
+
+static int check_services(struct up *u, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < u->n_services; i++) {
+        const struct fleet_service *s = u->services[i].service;
+        uint64_t bytes;
+        if (s->model && store_payload_check(u->store, s->model, &bytes, err) < 0)
+            return err_prefix(err, "service '%s'", s->name);
+        rc = run_port_check(s, err);
+    }
+    return rc;
+}
+
+/* Bound before any engine is started, so that a taken port is known at once. */
+static int bind_router(struct up *u, struct err *err)
+{
+    const struct fleet_router *r = &u->fleet->router;
+    u->router.wanted = !(r->host && r->host->ssh);
+    if (!u->router.wanted)
+        return 0;
+    int rc = net_addr_ip(r->address, r->port, &u->router.addr);
+    if (rc < 0)
+        return err_set(err, rc, "address '%s' of the router is no IP address", r->address);
+    int fd = net_listen_socket(&u->router.addr, false, err);
+    if (fd == -EADDRINUSE)
+        return run_port_taken(r->port, "the router", err);
+    if (fd < 0)
+        return err_prefix(err, "router");
+    u->router.listen_fd = fd;
+    return net_socket_addr(fd, &u->router.addr);
+}
+
+static int find_services(struct up *u, struct err *err)
+{
+    const struct fleet *f = u->fleet;
+    u->services = calloc(f->n_services + 1, sizeof(*u->services));
+    if (!u->services)
+        return err_nomem(err);
+    for (size_t i = 0; i < f->n_services; i++)
+        if (fleet_service_local(&f->services[i]))
+            u->services[u->n_services++] = (struct up_service){.up = u, .service = &f->services[i]};
+    return 0;
+}
+
+int up_prepare(struct up *u, struct err *err)
+{
+    int rc = make_folders(u, err);
+    if (rc == 0)
+        rc = take_lock(u, err);
+    if (rc == 0)
+        rc = recover(u, err);
+    if (rc == 0)
+        rc = find_services(u, err);
+    if (rc == 0)
+        rc = prepare_runtimes(u, err);
+    if (rc == 0)
+        rc = check_services(u, err);
+    if (rc == 0)
+        rc = bind_router(u, err);
+    return rc;
+}

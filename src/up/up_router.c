@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The router's worker process. It gets a channel and the listening socket, and lines of JSON with what is ready; it is started again when it
+ * ends, after a rising delay, while connections wait in the backlog of the socket, which is kept open here. It needs
+ * no rights: under root it runs as the engines' account.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "up_int.h"
+
+static void on_timer(void *ctx);
+
+bool up_router_alive(const struct up *u)
+{
+    return u->router.proc.pidfd >= 0;
+}
+
+/* ---- channel ------------------------------------------------------------------------------------------ */
+
+static void send_line(struct up *u, const struct buf *b)
+{
+    if (!u->router.channel || buf_status(b) < 0)
+        return;
+    struct str parts[2] = {buf_str(b), STR("\n")};
+    /* A channel that is broken ends the worker, and its end is seen. */
+    base_ignore(net_stream_write(u->router.channel, parts, 2));
+}
+
+void up_router_tell(struct up *u)
+{
+    if (!u->router.channel || u->router.draining)
+        return;
+    struct proxy_state states[FLEET_SERVICES_MAX];
+    for (size_t i = 0; i < u->n_services; i++) {
+        struct run_info info;
+        run_info(u->services[i].run, &info);
+        states[i] = (struct proxy_state){
+            .service = u->services[i].service, .ready = info.state == RUN_READY, .generation = info.generation};
+    }
+    base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
+    if (proxy_config_text(u->fleet, states, u->n_services, &b) == 0)
+        send_line(u, &b);
+    else
+        up_say(u, EVENT_ERROR, "router", "configuration cannot be written");
+}
+
+bool up_router_ask(struct up *u)
+{
+    base_autobuf struct buf b = BUF_INIT(64);
+    if (!u->router.channel || !u->router.up)
+        return false;
+    buf_add_c(&b, "{\"stats\":true}");
+    send_line(u, &b);
+    return true;
+}
+
+static void take_stats(struct up *u, json_val v)
+{
+    struct proxy_stats *s = &u->router.stats;
+    struct str metrics;
+    if (!json_u64(json_get(v, "requests"), &s->requests) || !json_u64(json_get(v, "retries"), &s->retries) ||
+        !json_u64(json_get(v, "errors"), &s->errors) || !json_u64(json_get(v, "active"), &s->active))
+        up_say(u, EVENT_WARN, "router", "its numbers are not complete");
+    buf_clear(&u->router.metrics);
+    if (json_str(json_get(v, "metrics"), &metrics))
+        buf_add_str(&u->router.metrics, metrics);
+    up_control_stats(u);
+}
+
+/* The engine's end is seen here sooner; this tells of one that lives and does not answer, once for each of its lives. */
+static void take_failed(struct up *u, json_val v)
+{
+    struct str name = {0}, text = {0};
+    uint64_t generation = 0;
+    struct run_info info;
+    if (!json_str(json_get(v, "service"), &name) || !json_u64(json_get(v, "generation"), &generation))
+        return;
+    (void)json_str(json_get(v, "text"), &text);
+    struct up_service *s = up_service_named(u, name);
+    if (!s || s->unreached == generation)
+        return;
+    run_info(s->run, &info);
+    if (info.state != RUN_READY || info.generation != generation)
+        return;
+    s->unreached = generation;
+    base_autobuf struct buf b = BUF_INIT(1024);
+    buf_add_printable(&b, text, 200);
+    up_say(u, EVENT_WARN, "router", "service '%s' could not be reached: %s", s->service->name, buf_status(&b) == 0 && b.len ? b.ptr : "no reason given");
+}
+
+static void take_line(struct up *u, struct str line)
+{
+    struct json *j;
+    struct err err;
+    bool up;
+    if (json_parse(line, &j, &err) < 0) {
+        up_say(u, EVENT_WARN, "router", "said something that is not understood: %s", err.text);
+        return;
+    }
+    json_val root = json_root(j);
+    if (json_bool(json_get(root, "up"), &up) && up && !u->router.up) {
+        u->router.up = true;
+        up_router_is_up(u);
+    } else if (json_get(root, "stats")) {
+        take_stats(u, json_get(root, "stats"));
+    } else if (json_get(root, "failed")) {
+        take_failed(u, json_get(root, "failed"));
+    }
+    json_free(j);
+}
+
+static void on_data(void *ctx, struct str data)
+{
+    struct up *u = ctx;
+    struct buf *b = &u->router.line;
+    while (data.len > 0) {
+        ptrdiff_t nl = str_find_char(data, '\n');
+        if (nl < 0) {
+            buf_add_str(b, data);
+            return;
+        }
+        buf_add(b, data.ptr, (size_t)nl);
+        data.ptr += nl + 1;
+        data.len -= (size_t)nl + 1;
+        if (buf_status(b) == 0 && b->len > 0)
+            take_line(u, buf_str(b));
+        buf_clear(b);
+    }
+}
+
+static void on_end(void *ctx, int status)
+{
+    (void)ctx; /* the process's own end says more */
+    (void)status;
+}
+
+static const struct net_stream_ops channel_ops = {.on_data = on_data, .on_end = on_end};
+
+/* ---- the process ---------------------------------------------------------------------------------------- */
+
+static int open_log(struct up *u, struct err *err)
+{
+    base_autobuf struct buf path = BUF_INIT(UP_PATH_MAX);
+    buf_addf(&path, "%s/router.log", u->paths.logs);
+    if (buf_status(&path) < 0)
+        return err_nomem(err);
+    int fd = open(path.ptr, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    return fd < 0 ? err_sys(err, -errno, "cannot open log '%s'", path.ptr) : fd;
+}
+
+static int spawn(struct up *u, int channel, struct err *err)
+{
+    os_autoclose int log = open_log(u, err);
+    if (log < 0)
+        return log;
+    const char *argv[] = {u->o->program, "_route", "--channel-fd", "3", "--listen-fd", "4", NULL};
+    static const char *const envp[] = {"LANG=C.UTF-8", NULL};
+    int keep[] = {channel, u->router.listen_fd};
+    struct os_spawn s = {.argv = argv, .envp = envp, .cwd = "/", .stdin_fd = -1, .stdout_fd = log, .stderr_fd = log,
+                         .keep_fds = keep, .n_keep_fds = BASE_COUNT(keep), .death_signal = SIGKILL, .new_group = true};
+    if (geteuid() == 0) {
+        int rc = os_engine_account(&s.uid, &s.gid, err);
+        if (rc < 0)
+            return rc;
+        s.drop = true;
+    }
+    int rc = os_spawn(&s, &u->router.proc, err);
+    if (rc == -EACCES && s.drop) {
+        /* The account cannot come to a program below a private folder; to the file that this process runs from it can. */
+        argv[0] = "/proc/self/exe";
+        rc = os_spawn(&s, &u->router.proc, err);
+    }
+    return rc;
+}
+
+/* Closes what belongs to a worker that has ended or could not be started. */
+static void clear(struct up *u)
+{
+    struct up_router *r = &u->router;
+    r->watch = net_watch_close(r->watch);
+    r->channel = net_stream_close(r->channel, false);
+    os_proc_release(&r->proc);
+    r->proc = OS_PROC_NONE;
+    r->up = false;
+    buf_clear(&r->line);
+}
+
+static void start_later(struct up *u, const char *why)
+{
+    struct up_router *r = &u->router;
+    if (u->phase == UP_STARTING) {
+        up_fail(u, "router", why);
+        return;
+    }
+    r->backoff_ms = r->backoff_ms == 0 ? UP_BACKOFF_MIN_MS : r->backoff_ms * 2;
+    if (r->backoff_ms > UP_BACKOFF_MAX_MS)
+        r->backoff_ms = UP_BACKOFF_MAX_MS;
+    up_say(u, EVENT_WARN, "router", "%s; starts again in %llu ms", why, (unsigned long long)r->backoff_ms);
+    r->restarts++;
+    net_timer_start(r->timer, r->backoff_ms, 0);
+}
+
+static void on_ended(void *ctx)
+{
+    struct up *u = ctx;
+    struct up_router *r = &u->router;
+    int status = 0;
+    if (os_proc_reap(&r->proc, &status) == 0)
+        return;
+    clear(u);
+    up_control_stats(u);
+    if (r->draining) {
+        up_router_is_gone(u);
+        return;
+    }
+    if (net_loop_now_ms(u->loop) - r->started_ms > UP_BACKOFF_MAX_MS)
+        r->backoff_ms = 0;
+    char how[OS_STATUS_TEXT], why[OS_STATUS_TEXT + UP_PATH_MAX];
+    snprintf(why, sizeof(why), "the router ended (%s); its log is %s/router.log", os_status_text(status, how), u->paths.logs);
+    start_later(u, why);
+}
+
+static int start(struct up *u, struct err *err)
+{
+    struct up_router *r = &u->router;
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
+        return err_sys(err, -errno, "cannot make the router's channel");
+    int rc = spawn(u, ends[1], err);
+    close(ends[1]);
+    if (rc < 0) {
+        r->proc = OS_PROC_NONE;
+        close(ends[0]);
+        return rc;
+    }
+    rc = net_stream_from_fd(u->loop, ends[0], &channel_ops, u, &r->channel, err);
+    if (rc == 0)
+        rc = net_watch_new(u->loop, r->proc.pidfd, on_ended, u, &r->watch, err);
+    if (rc < 0) {
+        up_router_kill(u);
+        int status;
+        (void)waitpid(r->proc.pid, &status, 0);
+        clear(u);
+    }
+    return rc;
+}
+
+void up_router_start(struct up *u)
+{
+    struct up_router *r = &u->router;
+    struct err err;
+    if (!r->timer)
+        r->timer = net_timer_new(u->loop, on_timer, u);
+    r->started_ms = net_loop_now_ms(u->loop);
+    int rc = r->timer ? start(u, &err) : err_nomem(&err);
+    if (rc < 0)
+        start_later(u, err.text);
+    else
+        up_router_tell(u);
+}
+
+static void on_timer(void *ctx)
+{
+    struct up *u = ctx;
+    if (u->router.draining) {
+        up_router_kill(u); /* it was to end by itself */
+        return;
+    }
+    up_router_start(u);
+}
+
+void up_router_drain(struct up *u, uint64_t limit_ms)
+{
+    struct up_router *r = &u->router;
+    r->draining = true;
+    /* What the worker has not accepted is refused from here on instead of waiting for nobody. */
+    os_closep(&r->listen_fd);
+    if (r->timer)
+        net_timer_stop(r->timer);
+    if (!up_router_alive(u)) {
+        up_router_is_gone(u);
+        return;
+    }
+    base_autobuf struct buf b = BUF_INIT(64);
+    buf_addf(&b, "{\"drain\":%llu}", (unsigned long long)limit_ms);
+    send_line(u, &b);
+    net_timer_start(r->timer, limit_ms + 1000, 1000);
+}
+
+void up_router_kill(struct up *u)
+{
+    if (up_router_alive(u))
+        base_ignore(os_proc_signal(&u->router.proc, SIGKILL));
+}
+
+void up_router_release(struct up *u)
+{
+    struct up_router *r = &u->router;
+    if (up_router_alive(u)) {
+        up_router_kill(u);
+        (void)waitpid(r->proc.pid, NULL, 0);
+    }
+    clear(u);
+    if (u->loop)
+        r->timer = net_timer_close(r->timer);
+    os_closep(&r->listen_fd);
+    buf_release(&r->line);
+    buf_release(&r->metrics);
+}

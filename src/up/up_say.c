@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a person sees: a progress line for each service while the fleet starts, messages afterwards, the table at the end of a
+ * start. In the background each message is one key=value line of berth.log.
+ */
+#include <unistd.h>
+
+#include "up_int.h"
+
+#define SAY_MAX (32 * 1024)
+
+static void say_log_line(enum event_level level, const char *subject, struct str text)
+{
+    static const char *const levels[] = {"debug", "info", "warn", "error"};
+    base_autobuf struct buf b = BUF_INIT(SAY_MAX * 4);
+    char when[CLK_RFC3339];
+    buf_addf(&b, "time=%s level=%s subject=\"%s\" msg=\"", clk_rfc3339(clk_system.real_us(NULL), when), levels[level], subject);
+    for (size_t i = 0; i < text.len; i++) {
+        char c = text.ptr[i];
+        if (c == '\n')
+            buf_add_c(&b, "\\n");
+        else if (c == '"' || c == '\\')
+            buf_addf(&b, "\\%c", c);
+        else
+            buf_add_char(&b, c);
+    }
+    buf_add_c(&b, "\"\n");
+    if (buf_status(&b) == 0)
+        base_ignore(os_write_all(STDERR_FILENO, b.ptr, b.len, NULL));
+}
+
+void up_say(struct up *u, enum event_level level, const char *subject, const char *fmt, ...)
+{
+    static const enum os_style styles[] = {OS_DIM, OS_PLAIN, OS_YELLOW, OS_RED};
+    base_autobuf struct buf b = BUF_INIT(SAY_MAX);
+    va_list ap;
+    va_start(ap, fmt);
+    buf_addv(&b, fmt, ap);
+    va_end(ap);
+    if (buf_status(&b) < 0)
+        return;
+    if (u->detached) {
+        say_log_line(level, subject, buf_str(&b));
+        return;
+    }
+    const char *between = subject[0] ? ": " : "";
+    if (u->progress)
+        os_progress_say(u->progress, styles[level], "berth: %s%s%s", subject, between, b.ptr);
+    else
+        fprintf(stderr, "berth: %s%s%s\n", subject, between, b.ptr);
+}
+
+/* Events of the modules below. While the fleet starts, the services' own have their progress lines. */
+void up_emit(void *ctx, enum event_level level, const char *subject, const char *text, uint64_t done, uint64_t total)
+{
+    struct up *u = ctx;
+    bool of_service = str_starts(str_of(subject), STR("service "));
+    if (u->progress && !of_service && level == EVENT_INFO)
+        os_progress_set(u->progress, subject, text, done, total, OS_PLAIN);
+    else if (level != EVENT_DEBUG && !(of_service && u->phase != UP_SERVING))
+        up_say(u, level, subject, "%s", text);
+}
+
+void up_progress_service(struct up *u, struct run_service *s)
+{
+    if (!u->progress)
+        return;
+    const char *name = run_service_of(s)->name;
+    struct run_info i;
+    char took[UNITS_TEXT], text[512];
+    run_info(s, &i);
+    switch (i.state) {
+    case RUN_READY:
+        snprintf(text, sizeof(text), "ready in %s  (pid %d, port %u)", units_show_ms(i.took_ms, took), (int)i.pid, run_service_of(s)->port);
+        os_progress_set(u->progress, name, text, 0, 0, OS_GREEN);
+        return;
+    case RUN_FAILED:
+        os_progress_set(u->progress, name, "failed", 0, 0, OS_RED);
+        return;
+    case RUN_ABSENT:
+        if (u->phase == UP_STOPPING)
+            os_progress_set(u->progress, name, "stopped", 0, 0, OS_DIM);
+        return;
+    case RUN_STARTING:
+    case RUN_LOADING:
+    case RUN_DRAINING:
+    case RUN_STOPPING:
+        snprintf(text, sizeof(text), "%s%s%s", run_state_text(i.state), i.step ? "  " : "", i.step ? i.step : "");
+        os_progress_set(u->progress, name, text, 0, 0, OS_PLAIN);
+        return;
+    }
+}
+
+void up_progress_all(struct up *u)
+{
+    for (size_t i = 0; i < u->n_services; i++) {
+        struct run_info info;
+        if (!u->services[i].run)
+            continue;
+        run_info(u->services[i].run, &info);
+        /* What is finished has its line for good. */
+        if (info.state != RUN_READY && info.state != RUN_FAILED && info.state != RUN_ABSENT)
+            up_progress_service(u, u->services[i].run);
+    }
+}
+
+/* ---- the table ---------------------------------------------------------------------------------------------- */
+
+static void add_row(struct os_table *t, const struct up_service *us)
+{
+    struct run_info i;
+    char took[UNITS_TEXT];
+    const struct fleet_service *s = us->service;
+    run_info(us->run, &i);
+    os_table_cell(t, OS_BOLD, "%s", s->name);
+    os_table_cell(t, i.state == RUN_READY ? OS_GREEN : OS_YELLOW, "%s", run_state_text(i.state));
+    os_table_cell(t, OS_PLAIN, "%d", (int)i.pid);
+    os_table_cell(t, OS_PLAIN, "%u", s->port);
+    os_table_cell(t, OS_PLAIN, "%s", s->model ? s->model->name : "-");
+    os_table_cell(t, OS_PLAIN, "%s", i.confine);
+    os_table_cell(t, OS_PLAIN, "%s", units_show_ms(i.took_ms, took));
+}
+
+static void add_addresses(struct up *u, struct buf *out)
+{
+    const struct fleet *f = u->fleet;
+    char addr[NET_ADDR_TEXT];
+    if (u->router.wanted) {
+        buf_addf(out, "\nrouter  http://%s  endpoints: ", net_addr_text(&u->router.addr, addr));
+        for (size_t i = 0; i < f->n_endpoints; i++)
+            buf_addf(out, "%s%s", i ? ", " : "", f->endpoints[i].name);
+    }
+    if (u->o->background)
+        buf_addf(out, "\nstop    berth down -f %s\n", f->file);
+    else
+        buf_add_c(out, "\nstop    Ctrl-C\n");
+}
+
+void up_print_table(struct up *u)
+{
+    static const char *const headings[] = {"SERVICE", "STATE", "PID", "PORT", "MODEL", "CONFINED BY", "READY IN"};
+    static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_LEFT, OS_LEFT, OS_LEFT};
+    base_autobuf struct buf text = BUF_INIT(UP_TEXT_MAX);
+    struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
+    if (!t)
+        return;
+    for (size_t i = 0; i < u->n_services; i++)
+        add_row(t, &u->services[i]);
+    if (u->n_services > 0 && os_table_text(t, os_term_color(STDOUT_FILENO), &text) < 0)
+        buf_clear(&text);
+    os_table_free(t);
+    add_addresses(u, &text);
+    if (buf_status(&text) == 0)
+        base_ignore(os_write_all(STDOUT_FILENO, text.ptr, text.len, NULL)); /* nobody reads it: the fleet is up all the same */
+}

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The status of a fleet as JSON. The same shape whether the fleet is up or down, so that whoever reads it needs one
+ * way; what is not known is null. cmd_status.c documents it for people.
+ */
+#include <errno.h>
+#include <unistd.h>
+
+#include "up_int.h"
+
+static void put_pid(struct json_out *o, const char *key, pid_t pid)
+{
+    if (pid > 0)
+        json_out_u64(o, key, (uint64_t)pid);
+    else
+        json_out_null(o, key);
+}
+
+static const struct up_service *find(const struct up *u, const struct fleet_service *s)
+{
+    for (size_t i = 0; u && i < u->n_services; i++)
+        if (u->services[i].service == s)
+            return &u->services[i];
+    return NULL;
+}
+
+/* i NULL: nothing of ours runs it. */
+static void put_service(struct json_out *o, struct up *u, const struct fleet_service *s, const struct run_info *i, const char *runtime)
+{
+    const char *absent = fleet_service_local(s) ? "down" : "elsewhere";
+    bool alive = i && i->pid > 0;
+    json_out_obj(o, NULL);
+    json_out_cstr(o, "name", s->name);
+    json_out_cstr(o, "state", i ? run_state_text(i->state) : absent);
+    put_pid(o, "pid", i ? i->pid : 0);
+    json_out_cstr(o, "bind", s->bind);
+    json_out_u64(o, "port", s->port);
+    json_out_cstr(o, "model", s->model ? s->model->name : NULL);
+    json_out_cstr(o, "runtime", runtime);
+    json_out_cstr(o, "confined_by", alive ? i->confine : NULL);
+    if (i && (i->state == RUN_READY || i->state == RUN_DRAINING))
+        json_out_u64(o, "uptime_ms", net_loop_now_ms(u->loop) - i->since_ms);
+    else
+        json_out_null(o, "uptime_ms");
+    if (i && i->took_ms > 0)
+        json_out_u64(o, "start_ms", i->took_ms);
+    else
+        json_out_null(o, "start_ms");
+    json_out_u64(o, "starts", i ? i->generation : 0);
+    json_out_u64(o, "restarts", i ? i->restarts : 0);
+    if (alive) {
+        json_out_u64(o, "memory_bytes", i->mem.rss_bytes);
+        json_out_u64(o, "memory_anon_bytes", i->mem.rss_anon_bytes);
+        json_out_u64(o, "swap_bytes", i->mem.swap_bytes);
+    } else {
+        json_out_null(o, "memory_bytes");
+        json_out_null(o, "memory_anon_bytes");
+        json_out_null(o, "swap_bytes");
+    }
+    json_out_cstr(o, "log", i ? i->log_path : NULL);
+    json_out_cstr(o, "step", i ? i->step : NULL);
+    json_out_cstr(o, "error", i ? i->error : NULL);
+    json_out_end(o);
+}
+
+static const char *router_state(const struct up *u)
+{
+    if (!u->router.wanted)
+        return "elsewhere";
+    if (u->router.draining)
+        return up_router_alive(u) ? "draining" : "down";
+    return u->router.up ? "up" : u->phase == UP_STARTING ? "waiting" : "starting";
+}
+
+static void put_router(struct json_out *o, const struct up *u, const struct fleet *f)
+{
+    struct net_addr a = {0};
+    char text[NET_ADDR_TEXT], url[NET_ADDR_TEXT + 16];
+    bool known = u && u->router.wanted;
+    if (known)
+        a = u->router.addr;
+    else
+        known = net_addr_ip(f->router.address, f->router.port, &a) == 0 && f->router.port != 0;
+    snprintf(url, sizeof(url), "http://%s", net_addr_text(&a, text));
+    json_out_obj(o, "router");
+    json_out_cstr(o, "state", u ? router_state(u) : "down");
+    put_pid(o, "pid", u ? u->router.proc.pid : 0);
+    json_out_cstr(o, "url", known ? url : NULL);
+    json_out_u64(o, "restarts", u ? u->router.restarts : 0);
+    json_out_u64(o, "requests", u ? u->router.stats.requests : 0);
+    json_out_u64(o, "retries", u ? u->router.stats.retries : 0);
+    json_out_u64(o, "errors", u ? u->router.stats.errors : 0);
+    json_out_u64(o, "active", u ? u->router.stats.active : 0);
+    json_out_end(o);
+}
+
+static void put_endpoints(struct json_out *o, const struct fleet *f)
+{
+    json_out_arr(o, "endpoints");
+    for (size_t i = 0; i < f->n_endpoints; i++) {
+        const struct fleet_endpoint *e = &f->endpoints[i];
+        json_out_obj(o, NULL);
+        json_out_cstr(o, "name", e->name);
+        json_out_arr(o, "aliases");
+        for (size_t k = 0; k < e->n_aliases; k++)
+            json_out_cstr(o, NULL, e->aliases[k]);
+        json_out_end(o);
+        json_out_arr(o, "services");
+        for (size_t k = 0; k < e->n_services; k++)
+            json_out_cstr(o, NULL, e->services[k]->name);
+        json_out_end(o);
+        json_out_end(o);
+    }
+    json_out_end(o);
+}
+
+int up_status_text(struct up *u, const struct fleet *f, struct buf *out)
+{
+    static const char *const phases[] = {"starting", "up", "stopping"};
+    struct json_out *o = json_out_new();
+    if (!o)
+        return -ENOMEM;
+    json_out_obj(o, NULL);
+    json_out_cstr(o, "fleet", f->name);
+    json_out_cstr(o, "state", u ? phases[u->phase] : "down");
+    put_pid(o, "pid", u ? getpid() : 0);
+    if (u)
+        json_out_u64(o, "uptime_ms", net_loop_now_ms(u->loop) - u->began_ms);
+    else
+        json_out_null(o, "uptime_ms");
+    json_out_arr(o, "services");
+    for (size_t i = 0; i < f->n_services; i++) {
+        const struct up_service *s = find(u, &f->services[i]);
+        struct run_info info;
+        if (s && s->run)
+            run_info(s->run, &info);
+        put_service(o, u, &f->services[i], s && s->run ? &info : NULL, s && s->runtime->found ? s->runtime->installed.id : NULL);
+    }
+    json_out_end(o);
+    put_router(o, u, f);
+    put_endpoints(o, f);
+    json_out_end(o);
+    int rc = json_out_finish(o, false, out);
+    json_out_free(o);
+    return rc;
+}
+
+int up_status_down(const struct fleet *f, struct buf *ret)
+{
+    return up_status_text(NULL, f, ret);
+}
