@@ -100,7 +100,9 @@ static int on_url(llhttp_t *ll, const char *at, size_t len)
 static int on_field(llhttp_t *ll, const char *at, size_t len)
 {
     struct http_parser *p = ll->data;
-    if (p->phase == PHASE_HEAD && p->head.n_fields == HTTP_FIELDS_MAX)
+    if (p->phase != PHASE_HEAD)
+        return 0;
+    if (p->head.n_fields == HTTP_FIELDS_MAX)
         return stop(p, -EMSGSIZE, "there are too many header fields");
     p->pending = (struct http_field){.name = {at, len}, .value = {at + len, 0}};
     return 0;
@@ -109,6 +111,8 @@ static int on_field(llhttp_t *ll, const char *at, size_t len)
 static int on_value(llhttp_t *ll, const char *at, size_t len)
 {
     struct http_parser *p = ll->data;
+    if (p->phase != PHASE_HEAD)
+        return 0;
     struct str *v = &p->pending.value;
     if (v->len && v->ptr + v->len != at)
         return stop(p, -EBADMSG, "a field value comes in pieces");
@@ -119,11 +123,9 @@ static int on_value(llhttp_t *ll, const char *at, size_t len)
 static int on_value_complete(llhttp_t *ll)
 {
     struct http_parser *p = ll->data;
-    struct http_field f = {.name = p->pending.name, .value = str_trim(p->pending.value)};
-    if (p->phase == PHASE_TRAILER) {
-        /* dropped, but counted: it has no place in fields, whose views stay those of the head */
+    if (p->phase != PHASE_HEAD) /* a trailer field is dropped, but counted */
         return ++p->n_lines > HTTP_FIELDS_MAX ? stop(p, -EMSGSIZE, "there are too many trailer fields") : 0;
-    }
+    struct http_field f = {.name = p->pending.name, .value = str_trim(p->pending.value)};
     if (!http_check_field(&p->framing, f, &p->no))
         return HPE_USER;
     p->fields[p->head.n_fields++] = f;

@@ -10,6 +10,7 @@
 enum metrics_type { METRICS_COUNTER, METRICS_GAUGE, METRICS_HISTOGRAM };
 
 #define METRICS_LABELS_MAX 4
+#define METRICS_VALUE_MAX 256 /* bytes of a label value: names of models and replicas are shorter */
 
 /* One family. Tables are static const arrays, indexed by the user's enum. */
 struct metrics_desc {
@@ -27,7 +28,7 @@ struct metrics_series; /* one family with one set of label values; lives as long
 /* descs must outlive the set. series_max bounds the number of series over all families. */
 struct metrics *metrics_new(const struct metrics_desc *descs, size_t n, size_t series_max) BASE_MUST_USE;
 struct metrics *metrics_free(struct metrics *m);
-/* The series of family `index` with these label values (as many as it has labels; copied), made when new. NULL when the ceiling is reached or memory is out;
+/* The series of family `index` with these label values (as many as it has labels; copied), made when new. NULL when the ceiling is reached, a value is too long or memory is out;
  * every function below accepts NULL and does nothing, so that counting never fails a request. */
 struct metrics_series *metrics_get(struct metrics *m, size_t index, const char *const *values);
 void metrics_add(struct metrics_series *s, uint64_t n);     /* counter */

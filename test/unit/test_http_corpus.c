@@ -26,10 +26,13 @@ struct run {
 static int on_head(void *ctx, const struct http_head *h)
 {
     struct run *r = ctx;
-    if (r->request)
-        buf_addf(&r->out, "head " STR_FMT " " STR_FMT " 1.%u", STR_ARG(h->method), STR_ARG(h->target), h->minor);
-    else
+    if (r->request) {
+        buf_addf(&r->out, "head " STR_FMT " ", STR_ARG(h->method));
+        buf_add_printable(&r->out, h->target, 60);
+        buf_addf(&r->out, " 1.%u", h->minor);
+    } else {
         buf_addf(&r->out, "head %u \"" STR_FMT "\" 1.%u", h->status, STR_ARG(h->reason), h->minor);
+    }
     if (h->chunked)
         buf_add_c(&r->out, " chunked");
     if (h->content_length >= 0)
