@@ -59,6 +59,8 @@ int cmd_failf(int code, const char *fmt, ...) BASE_PRINTF(2, 3);
 int cmd_usage(const struct cmd *c, const char *fmt, ...) BASE_PRINTF(2, 3);
 /* Loads the fleet of option -f; on failure says why and gives the exit code: 2 for an unusable or missing file. */
 struct fleet *cmd_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_exit);
+/* CMD_OK when the fleet has a service of that name; else says so, with the nearest one, and returns CMD_USAGE. */
+int cmd_service(const struct fleet *f, const char *name);
 #define CMD_OPTION_FILE {'f', "file", "FILE", "fleet file (default ./fleet.yaml)"}
 #define CMD_OPTION_JSON {0, "json", NULL, "print JSON"}
 /* Writes all of text to stdout; CMD_OK, or CMD_FAILED when stdout is closed or full. */

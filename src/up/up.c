@@ -34,6 +34,7 @@ static void finish_if_gone(struct up *u)
         if (info.state != RUN_ABSENT)
             return;
     }
+    u->done = true;
     net_loop_stop(u->loop);
 }
 
@@ -138,6 +139,14 @@ void up_router_is_up(struct up *u)
         serve(u);
 }
 
+static void all_are_ready(struct up *u)
+{
+    if (u->router.wanted)
+        up_router_start(u);
+    else
+        serve(u);
+}
+
 static void on_state(void *ctx, struct run_service *s, enum run_state from, enum run_state to)
 {
     struct up_service *us = ctx;
@@ -155,10 +164,7 @@ static void on_state(void *ctx, struct run_service *s, enum run_state from, enum
             run_info(s, &info);
             up_fail(u, subject, info.error ? info.error : "did not start");
         } else if (to == RUN_READY && all_ready(u)) {
-            if (u->router.wanted)
-                up_router_start(u);
-            else
-                serve(u);
+            all_are_ready(u);
         }
         return;
     case UP_SERVING:
@@ -183,7 +189,7 @@ static void start_services(struct up *u)
     for (size_t i = 0; u->phase == UP_STARTING && i < u->n_services; i++)
         base_ignore(run_start(u->services[i].run, NULL)); /* a failure is a state, told by on_state */
     if (u->n_services == 0)
-        up_router_start(u);
+        all_are_ready(u);
 }
 
 static int make_services(struct up *u, struct err *err)
@@ -290,7 +296,7 @@ static int run_fleet(struct up *u)
     } else {
         net_timer_start(u->tick, UP_TICK_MS, UP_TICK_MS);
         start_services(u);
-        if (!(u->phase == UP_STOPPING && u->n_services == 0))
+        if (!u->done)
             net_loop_run(u->loop);
         if (u->detached)
             up_say(u, EVENT_INFO, "", "stopped");
@@ -309,7 +315,7 @@ int up_main(const struct up_options *o)
     u.router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     fo.engines = engine_names(&fo.n_engines);
     if (fleet_load(o->fleet_path, &fo, &u.fleet, &err) < 0) {
-        fprintf(stderr, "berth: %s\n", err.text);
+        fprintf(stderr, "berth: %s%s\n", err.text, err.code == -ENOENT ? "; write one or name another with -f FILE" : "");
         return 2;
     }
     int code = 0;

@@ -116,6 +116,7 @@ struct up {
 
     enum up_phase phase;
     bool services_stopping; /* the router is gone, engines are being stopped */
+    bool done;              /* nothing runs any more */
     uint64_t stop_by_ms;    /* when requests under way have had their time */
     int exit_code;
     uint64_t began_ms;

@@ -67,12 +67,11 @@ void up_progress_service(struct up *u, struct run_service *s)
         return;
     const char *name = run_service_of(s)->name;
     struct run_info i;
-    char took[UNITS_TEXT], text[512];
+    char text[512];
     run_info(s, &i);
     switch (i.state) {
     case RUN_READY:
-        snprintf(text, sizeof(text), "ready in %s  (pid %d, port %u)", units_show_ms(i.took_ms, took), (int)i.pid, run_service_of(s)->port);
-        os_progress_set(u->progress, name, text, 0, 0, OS_GREEN);
+        os_progress_set(u->progress, name, "ready", 0, 0, OS_GREEN);
         return;
     case RUN_FAILED:
         os_progress_set(u->progress, name, "failed", 0, 0, OS_RED);

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * berth route: the router alone, for services that others start; and the router's worker, which `berth up` starts.
+ */
+#include "cmd_int.h"
+
+#include <errno.h>
+#include <net/net.h>
+#include <proxy/proxy.h>
+#include <run/run.h>
+#include <stdio.h>
+
+#define LISTEN_MAX 16 /* sockets of one worker */
+
+/* ---- alone ---------------------------------------------------------------------------------------------- */
+
+static int route_alone(const struct fleet *f)
+{
+    struct net_addr addr;
+    struct err err;
+    char text[NET_ADDR_TEXT];
+    if (net_addr_ip(f->router.address, f->router.port, &addr) < 0)
+        return cmd_failf(CMD_FAILED, "address '%s' of the router is no IP address", f->router.address);
+    int fd = net_listen_socket(&addr, false, &err);
+    if (fd == -EADDRINUSE)
+        (void)run_port_taken(f->router.port, "the router", &err);
+    if (fd < 0)
+        return cmd_fail(CMD_FAILED, &err);
+    if (net_socket_addr(fd, &addr) == 0)
+        (void)fprintf(stderr, "router  http://%s\n", net_addr_text(&addr, text));
+    return proxy_alone(f, &fd, 1, &err) < 0 ? cmd_fail(CMD_FAILED, &err) : CMD_OK;
+}
+
+static int run_route(const struct cmd *c, int argc, char **argv)
+{
+    struct cmd_args a;
+    int code = CMD_OK;
+    if (!cmd_parse(c, argc, argv, 0, 0, &a, &code))
+        return code;
+    struct fleet *f = cmd_fleet(c, &a, &code);
+    if (!f)
+        return code;
+    code = route_alone(f);
+    fleet_free(f);
+    return code;
+}
+
+const struct cmd cmd_route = {
+    .name = "route",
+    .synopsis = "[-f FILE]",
+    .summary = "serve the router alone",
+    .description = "Serves the fleet's router without starting any service: for engines that something else starts. A service that cannot be reached is passed over. Ctrl-C or SIGTERM lets requests under way finish, at most 30 s.",
+    .examples = "berth route -f fleet.yaml",
+    .options = {CMD_OPTION_FILE},
+    .run = run_route,
+};
+
+/* ---- the worker --------------------------------------------------------------------------------------------- */
+
+static bool to_fd(const char *text, int *ret)
+{
+    uint64_t n;
+    if (!text || str_to_u64(str_of(text), &n) < 0 || n > 1 << 20)
+        return false;
+    *ret = (int)n;
+    return true;
+}
+
+static int run_worker(const struct cmd *c, int argc, char **argv)
+{
+    struct cmd_args a;
+    int code = CMD_OK, channel = -1, fds[LISTEN_MAX];
+    size_t n = 0;
+    if (!cmd_parse(c, argc, argv, 0, 0, &a, &code))
+        return code;
+    const char *text;
+    while ((text = cmd_value_at(c, &a, "listen-fd", n))) {
+        if (n == LISTEN_MAX || !to_fd(text, &fds[n]))
+            return cmd_usage(c, "'%s' is no descriptor to listen on", text);
+        n++;
+    }
+    if (n == 0 || !to_fd(cmd_value(c, &a, "channel-fd"), &channel))
+        return cmd_usage(c, "a channel and at least one listening descriptor are needed");
+    struct err err;
+    return proxy_worker(channel, fds, n, &err) < 0 ? cmd_fail(CMD_FAILED, &err) : CMD_OK;
+}
+
+const struct cmd cmd_route_worker = {
+    .name = "_route",
+    .synopsis = "--channel-fd FD --listen-fd FD...",
+    .summary = "the router's worker process",
+    .description = "Started by 'berth up'. Serves the listening descriptors as the channel's configuration says and ends with the channel.",
+    .options = {{0, "channel-fd", "FD", "connected socket to the supervisor"}, {0, "listen-fd", "FD", "listening socket; may be repeated"}},
+    .hidden = true,
+    .run = run_worker,
+};

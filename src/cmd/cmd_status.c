@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * berth status: what runs. The supervisor answers JSON, which is printed as it is or as a table; the same for a fleet that is down.
+ */
+#include "cmd_int.h"
+
+#include <conf/conf.h>
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+#include <up/up.h>
+
+#define TEXT_MAX (8u << 20)
+
+/* ---- cells ----------------------------------------------------------------------------------------------- */
+
+static struct str text_of(json_val v, const char *key)
+{
+    struct str s;
+    return json_str(json_get(v, key), &s) ? s : STR("-");
+}
+
+static uint64_t number_of(json_val v, const char *key)
+{
+    uint64_t n;
+    return json_u64(json_get(v, key), &n) ? n : 0;
+}
+
+static void number_cell(struct os_table *t, json_val v, const char *key)
+{
+    uint64_t n;
+    if (json_u64(json_get(v, key), &n))
+        os_table_cell(t, OS_PLAIN, "%llu", (unsigned long long)n);
+    else
+        os_table_cell(t, OS_PLAIN, "-");
+}
+
+static void time_cell(struct os_table *t, json_val v, const char *key)
+{
+    char text[UNITS_TEXT];
+    uint64_t ms;
+    os_table_cell(t, OS_PLAIN, "%s", json_u64(json_get(v, key), &ms) ? units_show_ms(ms, text) : "-");
+}
+
+static void bytes_cell(struct os_table *t, json_val v, const char *key)
+{
+    char text[UNITS_TEXT];
+    uint64_t n;
+    os_table_cell(t, OS_PLAIN, "%s", json_u64(json_get(v, key), &n) ? units_show_bytes(n, text) : "-");
+}
+
+static enum os_style style_of(struct str state)
+{
+    if (str_eq_c(state, "ready") || str_eq_c(state, "up"))
+        return OS_GREEN;
+    if (str_eq_c(state, "failed"))
+        return OS_RED;
+    return str_eq_c(state, "down") || str_eq_c(state, "elsewhere") ? OS_DIM : OS_YELLOW;
+}
+
+/* ---- table ------------------------------------------------------------------------------------------------- */
+
+static int add_services(json_val root, bool color, struct buf *out)
+{
+    static const char *const headings[] = {"SERVICE", "STATE", "PID", "PORT", "MODEL", "UPTIME", "RESTARTS", "MEMORY"};
+    static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_RIGHT};
+    json_val services = json_get(root, "services");
+    struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
+    if (!t)
+        return -ENOMEM;
+    for (size_t i = 0; i < json_count(services); i++) {
+        json_val s = json_at(services, i);
+        struct str name = text_of(s, "name"), state = text_of(s, "state"), model = text_of(s, "model");
+        os_table_cell(t, OS_BOLD, STR_FMT, STR_ARG(name));
+        os_table_cell(t, style_of(state), STR_FMT, STR_ARG(state));
+        number_cell(t, s, "pid");
+        number_cell(t, s, "port");
+        os_table_cell(t, OS_PLAIN, STR_FMT, STR_ARG(model));
+        time_cell(t, s, "uptime_ms");
+        number_cell(t, s, "restarts");
+        bytes_cell(t, s, "memory_bytes");
+    }
+    int rc = os_table_text(t, color, out);
+    os_table_free(t);
+    return rc;
+}
+
+/* Why a service is not ready, one line each. */
+static void add_reasons(json_val root, struct buf *out)
+{
+    json_val services = json_get(root, "services");
+    for (size_t i = 0; i < json_count(services); i++) {
+        json_val s = json_at(services, i);
+        struct str name = text_of(s, "name"), state = text_of(s, "state"), text;
+        if (str_eq_c(state, "ready") || str_eq_c(state, "down") || !json_str(json_get(s, "error"), &text))
+            continue;
+        struct str first = str_split(&text, '\n');
+        buf_addf(out, STR_FMT ": ", STR_ARG(name));
+        buf_add_printable(out, first, 300);
+        buf_add_char(out, '\n');
+    }
+}
+
+static void add_router(json_val root, struct buf *out)
+{
+    json_val r = json_get(root, "router"), endpoints = json_get(root, "endpoints");
+    struct str state = text_of(r, "state"), url = text_of(r, "url");
+    buf_addf(out, "router  " STR_FMT "  " STR_FMT, STR_ARG(url), STR_ARG(state));
+    if (!str_eq_c(state, "down") && !str_eq_c(state, "elsewhere"))
+        buf_addf(out, "  requests %llu, under way %llu, sent again %llu, errors %llu, restarts %llu",
+                 (unsigned long long)number_of(r, "requests"), (unsigned long long)number_of(r, "active"),
+                 (unsigned long long)number_of(r, "retries"), (unsigned long long)number_of(r, "errors"),
+                 (unsigned long long)number_of(r, "restarts"));
+    buf_add_c(out, "\nendpoints: ");
+    for (size_t i = 0; i < json_count(endpoints); i++) {
+        struct str name = text_of(json_at(endpoints, i), "name");
+        buf_addf(out, "%s" STR_FMT, i ? ", " : "", STR_ARG(name));
+    }
+    buf_add_char(out, '\n');
+}
+
+/* ---- command -------------------------------------------------------------------------------------------------- */
+
+static int print_status(const struct buf *body, bool as_json)
+{
+    base_autobuf struct buf out = BUF_INIT(TEXT_MAX);
+    struct json *j = NULL;
+    struct err err;
+    if (json_parse(buf_str(body), &j, &err) < 0)
+        return cmd_failf(CMD_FAILED, "the supervisor's answer is not understood: %s", err.text);
+    json_val root = json_root(j);
+    int rc = 0;
+    if (as_json) {
+        struct json_out *o = json_out_new();
+        rc = o ? 0 : -ENOMEM;
+        if (o) {
+            json_out_val(o, NULL, root);
+            rc = json_out_finish(o, true, &out);
+        }
+        json_out_free(o);
+    } else {
+        rc = add_services(root, os_term_color(STDOUT_FILENO), &out);
+        add_reasons(root, &out);
+        add_router(root, &out);
+    }
+    json_free(j);
+    if (rc < 0 || buf_status(&out) < 0)
+        return cmd_failf(CMD_FAILED, "out of memory");
+    return cmd_print(buf_str(&out));
+}
+
+static int status(const struct os_dirs *dirs, const struct fleet *f, bool as_json)
+{
+    base_autobuf struct buf body = BUF_INIT(TEXT_MAX);
+    unsigned code = 200;
+    struct err err;
+    int rc = up_call(dirs, f->name, "GET", "/status", &code, &body, &err);
+    if (rc == -ENOENT || rc == -EAGAIN) {
+        (void)fprintf(stderr, "%s\n", err.text);
+        buf_clear(&body);
+        if (up_status_down(f, &body) < 0)
+            return cmd_failf(CMD_FAILED, "out of memory");
+    } else if (rc < 0) {
+        return cmd_fail(CMD_FAILED, &err);
+    } else if (code != 200) {
+        return cmd_failf(CMD_FAILED, "the supervisor of fleet '%s' refused (%u): %s", f->name, code, body.ptr ? body.ptr : "");
+    }
+    return print_status(&body, as_json);
+}
+
+static int run_status(const struct cmd *c, int argc, char **argv)
+{
+    struct cmd_args a;
+    int code = CMD_OK;
+    if (!cmd_parse(c, argc, argv, 0, 0, &a, &code))
+        return code;
+    struct fleet *f = cmd_fleet(c, &a, &code);
+    if (!f)
+        return code;
+    struct os_dirs dirs;
+    struct err err;
+    if (os_dirs_find(&dirs, &err) < 0) {
+        code = cmd_fail(CMD_FAILED, &err);
+    } else {
+        code = status(&dirs, f, cmd_given(c, &a, "json"));
+        os_dirs_release(&dirs);
+    }
+    fleet_free(f);
+    return code;
+}
+
+const struct cmd cmd_status = {
+    .name = "status",
+    .synopsis = "[--json] [-f FILE]",
+    .summary = "what runs: services, router, requests",
+    .description = "Prints each service with its state (starting, loading, ready, draining, stopping, failed, down, or elsewhere for one that is not started by this machine's supervisor), process, port, model, time since it was ready, restarts that nobody asked for, and resident memory; then the router with its numbers since its worker started.\n\n"
+                   "--json prints an object: fleet, state (starting, up, stopping, down), pid, uptime_ms, services (name, state, pid, bind, port, model, runtime, confined_by, uptime_ms, start_ms, starts, restarts, memory_bytes, memory_anon_bytes, swap_bytes, log, step, error), router (state, pid, url, restarts, requests, retries, errors, active), endpoints (name, aliases, services). What is not known is null.\n\n"
+                   "A fleet that is not up is shown as down; that is no error.",
+    .examples = "berth status\nberth status --json | jq -r '.services[] | select(.state != \"ready\") | .name'",
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON},
+    .run = run_status,
+};
