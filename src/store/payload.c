@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Where the files of a model are, and the proof that they are there. A file's name comes from the fleet file and stays below its source: absolute paths and
+ * ".." are refused here too, whatever was checked before.
+ */
+#include "store_int.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#define SPLIT_PARTS_MAX 99999 /* five digits in the name */
+#define SPLIT_TAIL "-00001-of-00001.gguf"
+
+int store_payload_path(const struct store *s, const struct fleet_model *m, const char *file, struct buf *ret, struct err *err)
+{
+    if (!os_relpath_valid(str_of(file)))
+        return err_set(err, -EINVAL, "model '%s': '%s' is no file below its source", m->name, file);
+    size_t before = ret->len;
+    if (m->source == FLEET_MODEL_HF) {
+        if (!os_relpath_valid(str_of(m->source_arg)) || !os_name_valid(str_of(m->revision)))
+            return err_set(err, -EINVAL, "model '%s': '%s' at '%s' is no repository and revision", m->name, m->source_arg, m->revision);
+        buf_addf(ret, "%s/payloads/hf/%s/%s/%s", s->root, m->source_arg, m->revision, file);
+    } else {
+        buf_addf(ret, "%s/%s", m->source_arg, file);
+    }
+    if (buf_status(ret) < 0)
+        return err_nomem(err);
+    return ret->len - before < STORE_PATH_MAX ? 0 : err_set(err, -ENAMETOOLONG, "model '%s': the path of '%s' is too long", m->name, file);
+}
+
+static int missing(const struct fleet_model *m, const char *role, const char *file, const char *path, struct err *err)
+{
+    if (m->source == FLEET_MODEL_HF)
+        return err_set(err, -ENOENT, "model '%s': its %s '%s' is not here: fetch https://huggingface.co/%s/resolve/%s/%s to %s", m->name, role, file, m->source_arg,
+                       m->revision, file, path);
+    return err_set(err, -ENOENT, "model '%s': its %s '%s' does not exist: put it there, or correct source and %s", m->name, role, path, role);
+}
+
+static int check_path(const struct fleet_model *m, const char *role, const char *file, const char *path, uint64_t *sum, struct err *err)
+{
+    /* A pipe under that name must not hold us up. */
+    os_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
+        return missing(m, role, file, path, err);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return err_sys(err, -errno, "model '%s': its %s '%s' cannot be read", m->name, role, path);
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, -EINVAL, "model '%s': its %s '%s' is no regular file", m->name, role, path);
+    if (st.st_size == 0)
+        return err_set(err, -EINVAL, "model '%s': its %s '%s' is empty: fetch it again", m->name, role, path);
+    return size_add(*sum, (uint64_t)st.st_size, sum) ? 0 : err_set(err, -ERANGE, "model '%s': the sizes of its files do not fit a number", m->name);
+}
+
+static int check_one(const struct store *s, const struct fleet_model *m, const char *role, const char *file, uint64_t *sum, struct err *err)
+{
+    base_autobuf struct buf path = BUF_INIT(2 * STORE_PATH_MAX);
+    int r = store_payload_path(s, m, file, &path, err);
+    return r < 0 ? r : check_path(m, role, file, path.ptr, sum, err);
+}
+
+/* Parts that a name promises: 0 for one that is no part of a set, and the part's own number. */
+static unsigned split_parts(const char *file, unsigned *ret_part)
+{
+    size_t len = strlen(file);
+    struct str tail = len > sizeof SPLIT_TAIL - 1 ? (struct str){file + len - (sizeof SPLIT_TAIL - 1), sizeof SPLIT_TAIL - 1} : STR("");
+    uint64_t part, parts;
+    if (!tail.len || !str_starts(tail, STR("-")) || !str_ends(tail, STR(".gguf")) || !str_eq((struct str){tail.ptr + 6, 4}, STR("-of-")) ||
+        str_to_u64((struct str){tail.ptr + 1, 5}, &part) < 0 || str_to_u64((struct str){tail.ptr + 10, 5}, &parts) < 0)
+        return 0;
+    *ret_part = (unsigned)part;
+    return (unsigned)parts;
+}
+
+static int check_weights(const struct store *s, const struct fleet_model *m, uint64_t *sum, struct err *err)
+{
+    unsigned part, parts = split_parts(m->weights, &part);
+    if (!parts)
+        return check_one(s, m, "weights", m->weights, sum, err);
+    size_t stem = strlen(m->weights) - (sizeof SPLIT_TAIL - 1);
+    if (part != 1)
+        return err_set(err, -EINVAL, "model '%s': weights '%s' are part %u of a set: name its first part, '%.*s-00001-of-%05u.gguf'", m->name, m->weights, part,
+                       (int)stem, m->weights, parts);
+    for (unsigned i = 1; i <= parts && i <= SPLIT_PARTS_MAX; i++) {
+        char file[STORE_PATH_MAX];
+        int r = store_pathf(file, err, "%.*s-%05u-of-%05u.gguf", (int)stem, m->weights, i, parts);
+        if (r == 0)
+            r = check_one(s, m, "weights", file, sum, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int store_payload_check(const struct store *s, const struct fleet_model *m, uint64_t *ret_bytes, struct err *err)
+{
+    uint64_t sum = 0;
+    int r = check_weights(s, m, &sum, err);
+    if (r == 0 && m->projector)
+        r = check_one(s, m, "projector", m->projector, &sum, err);
+    if (r == 0 && m->drafter)
+        r = check_one(s, m, "drafter", m->drafter, &sum, err);
+    if (r == 0 && m->template_file)
+        r = check_path(m, "template", m->template_file, m->template_file, &sum, err);
+    if (r == 0)
+        *ret_bytes = sum;
+    return r;
+}
