@@ -84,7 +84,8 @@ struct yaml_node {
 struct yaml;
 /* name is what errors call the file: "name:line:column: message". An empty text is a null scalar. */
 int yaml_parse(struct str text, const char *name, struct yaml **ret, struct err *err) BASE_MUST_USE;
-struct yaml *yaml_free(struct yaml *y);
+/* The linker knows it by another name: libyaml has an exported yaml_free of its own, which ours would replace inside the library. */
+struct yaml *yaml_free(struct yaml *y) __asm__("conf_yaml_free");
 const struct yaml_node *yaml_root(const struct yaml *y);
 /* The value of key in a map; NULL when n is NULL, no map, or has no such key. */
 const struct yaml_node *yaml_get(const struct yaml_node *n, const char *key);

@@ -48,7 +48,7 @@ enum fleet_type {
 struct fleet_key {
     const char *name;
     enum fleet_type type;
-    bool required;
+    const char *required; /* an example of its value, for the message that it is missing; NULL: it may be */
     size_t at, set_at; /* offsets in the part's struct; FLEET_NOWHERE */
     uint64_t min, max;
     const char *const *words; /* NULL-terminated */

@@ -8,6 +8,8 @@
 
 #include <errno.h>
 
+#define REF_NAMES_MAX 8 /* names that a message about a wrong one lists */
+
 /* ---- messages ---------------------------------------------------------------------------------------------- */
 
 static int refuse_v(const struct fleet_reader *r, struct fleet_pos at, const char *fmt, va_list ap) BASE_PRINTF(3, 0);
@@ -317,7 +319,8 @@ static int read_keys(struct fleet_reader *r, const struct fleet_schema *s, const
     }
     for (size_t i = 0; i < s->n; i++)
         if (s->keys[i].required && !yaml_get(n, s->keys[i].name))
-            return fleet_refuse_at(r, at, "%s has no '%s'; add it", r->of, s->keys[i].name);
+            return fleet_refuse_at(r, at, "%s has no '%s'; add it, for example '%s: %s'", r->of, s->keys[i].name, s->keys[i].name,
+                                   s->keys[i].required);
     return 0;
 }
 
@@ -414,11 +417,17 @@ int fleet_refuse_ref(struct fleet_reader *r, const struct yaml_node *n, const ch
     const char **names = arena_alloc(r->arena, n_parts ? n_parts : 1, sizeof *names);
     if (!names)
         return err_nomem(r->err);
-    for (size_t i = 0; i < n_parts; i++)
+    base_autobuf struct buf all = BUF_INIT(ERR_TEXT_MAX);
+    for (size_t i = 0; i < n_parts; i++) {
         memcpy(&names[i], (const char *)parts + i * size, sizeof names[i]);
+        if (n_parts <= REF_NAMES_MAX)
+            buf_addf(&all, "%s%s", i ? ", " : "", names[i]);
+    }
     const char *near = str_nearest(str_of(text), names, n_parts);
     const char *shown = fleet_show(r, str_of(text));
     if (near)
         return fleet_refuse(r, n, "%s names %s '%s', which is not declared; did you mean '%s'?", r->of, what, shown, near);
-    return fleet_refuse(r, n, "%s names %s '%s', which is not declared; declare it under '%ss'", r->of, what, shown, what);
+    if (all.len == 0 || buf_status(&all) < 0)
+        return fleet_refuse(r, n, "%s names %s '%s', which is not declared; declare it under '%ss'", r->of, what, shown, what);
+    return fleet_refuse(r, n, "%s names %s '%s', which is not declared; declared %s %s", r->of, what, shown, n_parts == 1 ? "is" : "are", all.ptr);
 }

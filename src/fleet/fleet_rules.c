@@ -101,7 +101,7 @@ static int rules_numbers(struct fleet_reader *r, const struct yaml_node *n, cons
         return fleet_refuse(r, yaml_get(n, "ubatch"), "'ubatch' of %s is %u, more than its 'batch' of %u; the engine would lower it", r->of,
                             h->ubatch, h->batch);
     if (s->host->n_devices && h->n_split > s->host->n_devices)
-        return fleet_refuse(r, yaml_get(n, "split"), "'split' of %s has %zu shares, but host '%s' has %zu device%s", r->of, h->n_split,
+        return fleet_refuse(r, yaml_get(n, "split"), "'split' of %s has %zu shares, but host '%s' has %zu device%s; give each device one", r->of, h->n_split,
                             s->host->name, s->host->n_devices, s->host->n_devices == 1 ? "" : "s");
     return 0;
 }
@@ -173,7 +173,7 @@ static int rule_speculative(struct fleet_reader *r, const struct yaml_node *c, c
         return fleet_refuse(r, c, "'speculative' of %s may name one draft type, as its first item; move or remove '%s'", r->of, type);
     /* The engine would run without speculation and not say so. MTP drafts with the model's own layers. */
     if (!s->model->drafter && strcmp(type, "draft-mtp") != 0)
-        return fleet_refuse(r, c, "'speculative' of %s names '%s', but model '%s' at line %u has no 'drafter'", r->of, type, s->model->name,
+        return fleet_refuse(r, c, "'speculative' of %s names '%s', but model '%s' at line %u has no 'drafter'; add one there", r->of, type, s->model->name,
                             s->model->pos.line);
     return 0;
 }

@@ -24,8 +24,8 @@ _Static_assert(sizeof(enum fleet_scope) == sizeof(unsigned) && sizeof(enum fleet
                "enums are unsigned");
 
 static const struct fleet_key root_keys[] = {
-    {.name = "version", .type = FLEET_T_OWN, .required = true, .read = fleet_read_version},
-    {.name = "name", .type = FLEET_T_TEXT, .required = true, .at = AT(fleet, name), .check = fleet_check_name},
+    {.name = "version", .type = FLEET_T_OWN, .required = "1", .read = fleet_read_version},
+    {.name = "name", .type = FLEET_T_TEXT, .required = "home", .at = AT(fleet, name), .check = fleet_check_name},
     {.name = "hosts", .type = FLEET_T_SECTION},
     {.name = "runtimes", .type = FLEET_T_SECTION},
     {.name = "models", .type = FLEET_T_SECTION},
@@ -44,23 +44,23 @@ static const struct fleet_key host_keys[] = {
 };
 
 static const struct fleet_key device_keys[] = {
-    {.name = "name", .type = FLEET_T_TEXT, .required = true, .at = AT(fleet_device, name), .check = fleet_check_device},
-    {.name = "memory", .type = FLEET_T_BYTES, .required = true, .at = AT(fleet_device, memory_bytes), .min = 1},
+    {.name = "name", .type = FLEET_T_TEXT, .required = "ROCm0", .at = AT(fleet_device, name), .check = fleet_check_device},
+    {.name = "memory", .type = FLEET_T_BYTES, .required = "24GiB", .at = AT(fleet_device, memory_bytes), .min = 1},
     {.name = "pci", .type = FLEET_T_TEXT, .at = AT(fleet_device, pci), .check = fleet_check_pci},
     {.name = "bandwidth", .type = FLEET_T_RATE, .at = AT(fleet_device, bandwidth_bytes_s)},
     {.name = "link", .type = FLEET_T_RATE, .at = AT(fleet_device, link_bytes_s)},
 };
 
 static const struct fleet_key runtime_keys[] = {
-    {.name = "engine", .type = FLEET_T_TEXT, .required = true, .at = AT(fleet_runtime, engine), .check = fleet_check_engine},
-    {.name = "source", .type = FLEET_T_OWN, .required = true, .read = fleet_read_runtime_source},
+    {.name = "engine", .type = FLEET_T_TEXT, .required = "llama.cpp", .at = AT(fleet_runtime, engine), .check = fleet_check_engine},
+    {.name = "source", .type = FLEET_T_OWN, .required = "debian:forky", .read = fleet_read_runtime_source},
     {.name = "packages", .type = FLEET_T_LIST, .at = AT(fleet_runtime, packages), .set_at = AT(fleet_runtime, n_packages), .min = 1,
      .max = FLEET_PACKAGES_MAX, .check = fleet_check_package},
 };
 
 static const struct fleet_key model_keys[] = {
-    {.name = "source", .type = FLEET_T_OWN, .required = true, .read = fleet_read_model_source},
-    {.name = "weights", .type = FLEET_T_TEXT, .required = true, .at = AT(fleet_model, weights), .check = fleet_check_file},
+    {.name = "source", .type = FLEET_T_OWN, .required = "file:models", .read = fleet_read_model_source},
+    {.name = "weights", .type = FLEET_T_TEXT, .required = "model.gguf", .at = AT(fleet_model, weights), .check = fleet_check_file},
     {.name = "projector", .type = FLEET_T_TEXT, .at = AT(fleet_model, projector), .check = fleet_check_file},
     {.name = "drafter", .type = FLEET_T_TEXT, .at = AT(fleet_model, drafter), .check = fleet_check_file},
     {.name = "template", .type = FLEET_T_OWN, .read = fleet_read_template},
@@ -68,9 +68,9 @@ static const struct fleet_key model_keys[] = {
 
 static const struct fleet_key service_keys[] = {
     {.name = "host", .type = FLEET_T_OWN, .read = fleet_read_host_ref},
-    {.name = "runtime", .type = FLEET_T_OWN, .required = true, .read = fleet_read_runtime_ref},
+    {.name = "runtime", .type = FLEET_T_OWN, .required = "llama", .read = fleet_read_runtime_ref},
     {.name = "model", .type = FLEET_T_OWN, .read = fleet_read_model_ref},
-    {.name = "port", .type = FLEET_T_PORT, .required = true, .at = AT(fleet_service, port), .min = 1, .max = UINT16_MAX},
+    {.name = "port", .type = FLEET_T_PORT, .required = "7770", .at = AT(fleet_service, port), .min = 1, .max = UINT16_MAX},
     {.name = "bind", .type = FLEET_T_TEXT, .at = AT(fleet_service, bind), .check = fleet_check_bind},
     {.name = "context", .type = FLEET_T_NUMBER, .at = SHAPE(context), .set_at = FLEET_NOWHERE, .min = 1, .max = TOKENS_MAX},
     {.name = "slots", .type = FLEET_T_NUMBER, .at = SHAPE(slots), .set_at = FLEET_NOWHERE, .min = 1, .max = FLEET_SLOTS_MAX},
@@ -101,7 +101,7 @@ static const struct fleet_key kv_keys[] = {
 };
 
 static const struct fleet_key endpoint_keys[] = {
-    {.name = "services", .type = FLEET_T_OWN, .required = true, .read = fleet_read_service_refs},
+    {.name = "services", .type = FLEET_T_OWN, .required = "[a]", .read = fleet_read_service_refs},
     {.name = "policy", .type = FLEET_T_WORD, .at = AT(fleet_endpoint, policy), .words = policies},
     {.name = "aliases", .type = FLEET_T_LIST, .at = AT(fleet_endpoint, aliases), .set_at = AT(fleet_endpoint, n_aliases),
      .max = FLEET_ALIASES_MAX, .check = fleet_check_model_name},
