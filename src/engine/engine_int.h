@@ -69,7 +69,7 @@ struct engine_kind {
 
     struct str (*message)(struct str line); /* a line without time stamp and level */
     bool (*begins)(struct str message);     /* true for a line that a fresh process says first: what came before is another run's; may be NULL */
-    const char *noise;                      /* messages beginning so quote the model's own text: never matched; may be NULL */
+    const char *const *noise;               /* messages beginning so quote the model's own text: never matched; NULL-terminated, may be NULL */
     const struct line_rule *lines;
     size_t n_lines;
     const struct word_rule *words;

@@ -71,7 +71,7 @@ struct str llama_message(struct str line)
 
 bool llama_begins(struct str message)
 {
-    return str_eq_c(message, "llama_server: initializing ...") || str_starts(message, STR("load_backend: loaded "));
+    return str_eq_c(message, "llama_server: initializing ...");
 }
 
 /* "(EngineCore_DP0 pid=104) ERROR 05-05 12:36:59 [core.py:1131] text" -> "text"; each part may be absent. */
@@ -107,7 +107,10 @@ struct str vllm_message(struct str line)
 
 static bool is_noise(const struct engine_kind *k, struct str message)
 {
-    return k->noise && str_starts(message, str_of(k->noise));
+    for (size_t i = 0; k->noise && k->noise[i]; i++)
+        if (str_starts(message, str_of(k->noise[i])))
+            return true;
+    return false;
 }
 
 static enum engine_line classify(const struct engine_kind *k, struct str message)

@@ -60,6 +60,15 @@ static const struct said_flag said_always[] = {
     {{"--repack", "-nr", "--no-repack"}, NULL},
     {{"--cors-origins"}, "localhost"}, /* else any page in a browser may use an engine on this machine */
 };
+/* Said twice, the engine calls it a dropped argument, even without a value. */
+static const struct said_flag said_for_us[] = {
+    {{"--metrics"}, NULL},
+    {{"--slots"}, NULL},
+    {{"--no-ui", "--ui", "--webui", "--no-webui"}, NULL},
+    {{"--offline"}, NULL},
+};
+/* Before the file: without it only templates that the engine knows are taken. */
+static const struct said_flag said_template[] = {{{"--jinja"}, NULL}};
 static const struct said_flag said_drafter[] = {
     {{"--cache-type-k-draft", "-ctkd", "--spec-draft-type-k"}, ENGINE_KV},
     {{"--cache-type-v-draft", "-ctvd", "--spec-draft-type-v"}, ENGINE_KV},
@@ -297,16 +306,13 @@ static int llama_argv(const struct fleet_service *s, const struct engine_paths *
     }
     add_speculation(args, s, &sh, p);
     if (p->template_file) {
-        args_add(args, "--jinja"); /* before the file: without it only templates that the engine knows are taken */
+        say(args, s, said_template, BASE_COUNT(said_template));
         args_pair(args, "--chat-template-file", p->template_file);
     }
     args_pair(args, "-lv", VERBOSITY);
     args_pair(args, "--log-colors", "off");
-    args_add(args, "--metrics");
-    args_add(args, "--slots");
     args_number(args, "--sse-ping-interval", ENGINE_PING_S);
-    args_add(args, "--no-ui");
-    args_add(args, "--offline");
+    say(args, s, said_for_us, BASE_COUNT(said_for_us));
     for (size_t i = 0; i < s->n_args; i++)
         args_add(args, s->args[i]);
     add_devices(args, s, &sh);
@@ -323,7 +329,7 @@ static int llama_token_request(const struct fleet_service *s, struct arena *a, c
     if (args_find(s, other, BASE_COUNT(other)) >= 0)
         return -ENOTSUP;
     *ret_path = "/completion";
-    *ret_body = "{\"prompt\":\"Hello\",\"n_predict\":1,\"temperature\":0,\"cache_prompt\":false,\"stream\":false}";
+    *ret_body = "{\"prompt\":\"Hello\",\"n_predict\":1,\"temperature\":0,\"ignore_eos\":true,\"cache_prompt\":false,\"stream\":false}";
     return 0;
 }
 
@@ -402,6 +408,7 @@ static const struct word_rule words[] = {
     {"failed to allocate CPU", " buffer of size ", ENGINE_WORDS_HOST_MEMORY, false},
     {"_Host buffer of size ", "failed to allocate ", ENGINE_WORDS_HOST_MEMORY, false},
     {"unable to allocate CPU", " buffer", ENGINE_WORDS_HOST_MEMORY, false},
+    {"error loading model: unable to allocate ", "_Host buffer", ENGINE_WORDS_HOST_MEMORY, false},
     {"failed to allocate ", " buffer of size ", ENGINE_WORDS_DEVICE_MEMORY, false},
     {"error loading model: unable to allocate ", " buffer", ENGINE_WORDS_DEVICE_MEMORY, false},
     {"failed to mlock", NULL, ENGINE_WORDS_MEMLOCK, true},
@@ -415,6 +422,8 @@ static const struct engine_metrics metrics = {
     .generated_tokens = "llamacpp:tokens_predicted_total",
     .cached_tokens = "llamacpp:prompt_tokens_cached_total",
 };
+
+static const char *const noise[] = {"llama_model_loader: - kv", "init: init: chat template", "init: chat template", NULL};
 
 /* A crash calls a debugger to print its stack, which can outlive the engine and hang. */
 static const char *const env[] = {"GGML_NO_BACKTRACE=1", NULL};
@@ -438,7 +447,7 @@ const struct engine_kind engine_llama = {
     .token_request = llama_token_request,
     .message = llama_message,
     .begins = llama_begins,
-    .noise = "llama_model_loader: - kv",
+    .noise = noise,
     .lines = lines,
     .n_lines = BASE_COUNT(lines),
     .words = words,
