@@ -8,7 +8,7 @@
 
 #define ALIGN (_Alignof(max_align_t))
 #define BLOCK_FIRST 4096
-#define BLOCK_MOST (256 * 1024) /* growth stops here: an arena wastes at most one such block */
+#define BLOCK_MOST ((size_t)256 << 10) /* growth stops here: an arena wastes at most one such block */
 
 struct block {
     struct block *next;

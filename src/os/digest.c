@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CHUNK (256 * 1024)
+#define CHUNK ((size_t)256 << 10)
 
 struct os_digest {
     EVP_MD_CTX *evp;
@@ -46,7 +46,7 @@ int os_digest_hex(struct os_digest *d, char ret[OS_SHA256_HEX])
     unsigned n = 0;
     if (EVP_DigestFinal_ex(d->evp, raw, &n) != 1 || n * 2 + 1 != OS_SHA256_HEX)
         return -EIO;
-    for (unsigned i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++)
         snprintf(ret + i * 2, 3, "%02x", raw[i]);
     return 0;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #define DIR_MAX 4096
+#define ACCOUNT_ROOM 16384 /* for the entry of a user */
 
 /* The value of a variable, absolute, without trailing slashes; empty when unset. */
 static int from_env(const char *name, struct str *ret, struct err *err)
@@ -25,17 +26,13 @@ static int from_env(const char *name, struct str *ret, struct err *err)
 }
 
 /* The home folder, from HOME or the account. room holds what the account's entry needs. */
-static int home_dir(struct buf *room, struct str *ret, struct err *err)
+static int home_dir(char room[ACCOUNT_ROOM], struct str *ret, struct err *err)
 {
     int r = from_env("HOME", ret, err);
     if (r < 0 || ret->len)
         return r;
-    size_t size = 16384;
-    char *memory = buf_room(room, size);
-    if (!memory)
-        return err_nomem(err);
     struct passwd entry, *found = NULL;
-    if (getpwuid_r(geteuid(), &entry, memory, size, &found) != 0 || !found || found->pw_dir[0] != '/')
+    if (getpwuid_r(geteuid(), &entry, room, ACCOUNT_ROOM, &found) != 0 || !found || found->pw_dir[0] != '/')
         return err_set(err, -ENOENT, "no home folder: HOME is unset and user %u has none; set HOME", (unsigned)geteuid());
     *ret = str_of(found->pw_dir);
     return 0;
@@ -44,7 +41,8 @@ static int home_dir(struct buf *room, struct str *ret, struct err *err)
 /* own (when set), else xdg/berth, else home/rest. */
 static int user_dir(const char *own, const char *xdg, const char *rest, char **ret, struct err *err)
 {
-    base_autobuf struct buf path = BUF_INIT(DIR_MAX), room = BUF_INIT(32768);
+    base_autobuf struct buf path = BUF_INIT(DIR_MAX);
+    char room[ACCOUNT_ROOM];
     struct str base = {0};
     int r = own ? from_env(own, &base, err) : 0;
     if (r < 0)
@@ -59,7 +57,7 @@ static int user_dir(const char *own, const char *xdg, const char *rest, char **r
             buf_add_str(&path, base);
             buf_add_c(&path, "/berth");
         } else {
-            r = home_dir(&room, &base, err);
+            r = home_dir(room, &base, err);
             if (r < 0)
                 return r;
             buf_add_str(&path, base);
@@ -84,7 +82,7 @@ static int root_dir(const char *own, const char *usual, char **ret, struct err *
 static int user_run_dir(const char *state, char **ret, struct err *err)
 {
     base_autobuf struct buf path = BUF_INIT(DIR_MAX);
-    struct str own, xdg;
+    struct str own = {0}, xdg = {0};
     int r = from_env("BERTH_RUN", &own, err);
     if (r == 0)
         r = from_env("XDG_RUNTIME_DIR", &xdg, err);

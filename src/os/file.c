@@ -26,6 +26,13 @@ void os_closep(int *fd)
     errno = saved;
 }
 
+int os_take_fd(int *fd)
+{
+    int ret = *fd;
+    *fd = -1;
+    return ret;
+}
+
 /* After a failed read or write: waits when the descriptor is only not ready. 0 to try again, else -errno. */
 static int ready_again(int fd, short events)
 {
@@ -97,9 +104,7 @@ static int open_regular(int dirfd, const char *path, struct stat *st)
         return -EISDIR;
     if (!S_ISREG(st->st_mode))
         return -ENODEV;
-    int ret = fd;
-    fd = -1;
-    return ret;
+    return os_take_fd(&fd);
 }
 
 static int open_error(struct err *err, int code, int dirfd, const char *path)
@@ -113,7 +118,7 @@ static int open_error(struct err *err, int code, int dirfd, const char *path)
 int os_read_file(int dirfd, const char *path, struct buf *out, struct err *err)
 {
     char text[OS_PATH_TEXT];
-    struct stat st;
+    struct stat st = {0};
     os_autoclose int fd = open_regular(dirfd, path, &st);
     if (fd < 0)
         return open_error(err, fd, dirfd, path);

@@ -25,7 +25,5 @@ int os_lock(const char *path, bool exclusive, bool wait, struct err *err)
         return err_set(err, -EWOULDBLOCK, "'%s' is locked by another process", os_path_text(AT_FDCWD, path, text));
     if (r < 0)
         return err_sys(err, -errno, "cannot lock '%s'", os_path_text(AT_FDCWD, path, text));
-    int ret = fd;
-    fd = -1;
-    return ret;
+    return os_take_fd(&fd);
 }

@@ -35,7 +35,7 @@ bool os_relpath_valid(struct str path)
 const char *os_path_text(int dirfd, const char *path, char out[OS_PATH_TEXT])
 {
     int saved = errno;
-    base_autobuf struct buf text = BUF_INIT(4 * 2 * PATH_MAX + 8);
+    base_autobuf struct buf text = BUF_INIT((size_t)8 * PATH_MAX + 8);
     if (path[0] != '/' && dirfd != AT_FDCWD) {
         char link[40], dir[PATH_MAX];
         snprintf(link, sizeof(link), "/proc/self/fd/%d", dirfd);
@@ -45,7 +45,7 @@ const char *os_path_text(int dirfd, const char *path, char out[OS_PATH_TEXT])
         if (n > 0 && path[0] != '\0' && dir[n - 1] != '/')
             buf_add_c(&text, "/");
     }
-    buf_add_printable(&text, str_of(path), 4 * PATH_MAX);
+    buf_add_printable(&text, str_of(path), (size_t)4 * PATH_MAX);
     const char *from = buf_status(&text) == 0 && text.ptr ? text.ptr : path;
     size_t len = strlen(from);
     const char *cut = "";

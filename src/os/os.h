@@ -26,6 +26,8 @@ void os_dirs_release(struct os_dirs *d);
 
 #define os_autoclose __attribute__((cleanup(os_closep)))
 void os_closep(int *fd); /* closes when >= 0 and sets -1; keeps errno */
+/* Value of a descriptor variable, which becomes -1: hands it out of a scope-closed one. */
+int os_take_fd(int *fd) BASE_MUST_USE;
 
 /* The whole of a regular file into out (appended), at most out's ceiling. Errors name the path; a file over the ceiling is -EFBIG.
  * dirfd may be AT_FDCWD. */

@@ -10,7 +10,9 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#define STATE_LISTEN 0x0A
+#define FIELD_LOCAL 1
+#define FIELD_STATE 3
+#define FIELD_INODE 9
 #define SOCKETS_MAX 64 /* listeners of one port: SO_REUSEPORT and one per address */
 
 struct inodes {
@@ -18,14 +20,25 @@ struct inodes {
     size_t n;
 };
 
-/* A line of /proc/net/tcp: "sl local:PORT remote:PORT st tx:rx tr:tm retrnsmt uid timeout inode ...", numbers in hex but uid and inode. */
-static void take_socket(const char *line, uint16_t port, struct inodes *found)
+static struct str next_word(struct str *s)
 {
-    unsigned local, state;
-    unsigned long long inode;
-    if (sscanf(line, " %*[^:]: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*s %*s %llu", &local, &state, &inode) != 3)
-        return;
-    if (local == port && state == STATE_LISTEN && found->n < SOCKETS_MAX)
+    *s = str_trim(*s);
+    return str_split(s, ' ');
+}
+
+/* A line of /proc/net/tcp: "sl local:PORT remote:PORT st tx:rx tr:tm retrnsmt uid timeout inode ...". port is ":1F90". */
+static void take_socket(struct str line, struct str port, struct inodes *found)
+{
+    struct str local = {0}, state = {0}, word = {0};
+    uint64_t inode;
+    for (unsigned i = 0; i <= FIELD_INODE; i++) {
+        word = next_word(&line);
+        if (i == FIELD_LOCAL)
+            local = word;
+        if (i == FIELD_STATE)
+            state = word;
+    }
+    if (str_ends(local, port) && str_eq(state, STR("0A")) && str_to_u64(word, &inode) == 0 && found->n < SOCKETS_MAX)
         found->of[found->n++] = inode;
 }
 
@@ -34,14 +47,30 @@ static int find_sockets(const char *path, uint16_t port, struct inodes *found)
     FILE *f = fopen(path, "re");
     if (!f)
         return errno == ENOENT ? 0 : -errno; /* no IPv6 here */
-    char *line = NULL;
+    char *line = NULL, wanted[8];
     size_t size = 0;
+    snprintf(wanted, sizeof(wanted), ":%04X", port);
     while (getline(&line, &size, f) > 0)
-        take_socket(line, port, found);
+        take_socket(str_of(line), str_of(wanted), found);
     int r = ferror(f) ? -EIO : 0;
     free(line);
     (void)fclose(f);
     return r;
+}
+
+/* "socket:[12345]" of one of the sockets. */
+static bool is_one_of(struct str link, const struct inodes *sockets)
+{
+    struct str prefix = STR("socket:[");
+    uint64_t inode;
+    if (!str_starts(link, prefix) || !str_ends(link, STR("]")))
+        return false;
+    if (str_to_u64((struct str){link.ptr + prefix.len, link.len - prefix.len - 1}, &inode) < 0)
+        return false;
+    for (size_t i = 0; i < sockets->n; i++)
+        if (sockets->of[i] == inode)
+            return true;
+    return false;
 }
 
 /* Is one of the descriptors in this directory one of the sockets? */
@@ -59,15 +88,8 @@ static bool holds(int proc, const char *pid, const struct inodes *sockets)
     const struct dirent *e;
     while (!found && (e = readdir(dir))) {
         char link[64];
-        ssize_t n = readlinkat(dirfd(dir), e->d_name, link, sizeof(link) - 1);
-        unsigned long long inode;
-        if (n <= 0)
-            continue;
-        link[n] = '\0';
-        if (sscanf(link, "socket:[%llu]", &inode) != 1)
-            continue;
-        for (size_t i = 0; i < sockets->n && !found; i++)
-            found = sockets->of[i] == inode;
+        ssize_t n = readlinkat(dirfd(dir), e->d_name, link, sizeof(link));
+        found = n > 0 && is_one_of((struct str){link, (size_t)n}, sockets);
     }
     closedir(dir);
     return found;

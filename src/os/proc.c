@@ -84,12 +84,10 @@ int os_proc_mem(pid_t pid, struct os_mem *ret)
 int os_engine_account(uid_t *ret_uid, gid_t *ret_gid, struct err *err)
 {
     static const char *const names[] = {"_berth", "nobody"};
-    base_autofree char *room = malloc(16384);
-    if (!room)
-        return err_nomem(err);
+    char room[16384]; /* an account's entry */
     for (size_t i = 0; i < BASE_COUNT(names); i++) {
         struct passwd entry, *found = NULL;
-        if (getpwnam_r(names[i], &entry, room, 16384, &found) != 0 || !found)
+        if (getpwnam_r(names[i], &entry, room, sizeof(room), &found) != 0 || !found)
             continue;
         if (found->pw_uid == 0)
             return err_set(err, -EPERM, "account '%s' has user id 0; engines do not run as root", names[i]);

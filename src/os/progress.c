@@ -258,7 +258,7 @@ static void add_finished(const struct os_progress *p, const char *subject, const
 
 static void finish(struct os_progress *p, const char *subject, const char *text, enum os_style style)
 {
-    base_autobuf struct buf line = BUF_INIT(4 * ERR_TEXT_MAX);
+    base_autobuf struct buf line = BUF_INIT((size_t)4 * ERR_TEXT_MAX);
     struct task *t = find(p, subject);
     add_finished(p, subject, text, t, style, &line);
     if (t) {

@@ -249,12 +249,10 @@ static int find_groups(struct plan *p, struct err *err)
     const struct os_spawn *s = p->s;
     if (s->uid == 0)
         return err_set(err, -EINVAL, "cannot give up root to user 0; name another account");
-    base_autofree char *room = malloc(16384);
-    if (!room)
-        return err_nomem(err);
+    char room[16384]; /* an account's entry */
     struct passwd entry, *found = NULL;
     int n = GROUPS_MAX;
-    if (getpwuid_r(s->uid, &entry, room, 16384, &found) == 0 && found) {
+    if (getpwuid_r(s->uid, &entry, room, sizeof(room), &found) == 0 && found) {
         if (getgrouplist(entry.pw_name, s->gid, p->groups, &n) < 0)
             n = GROUPS_MAX;
         p->n_groups = (size_t)n;
@@ -335,8 +333,7 @@ static int start(struct plan *p, struct os_proc *ret, struct err *err)
     int r = await_exec(p, report_in, pid, err);
     if (r < 0)
         return r;
-    *ret = (struct os_proc){.pid = pid, .pidfd = pidfd};
-    pidfd = -1;
+    *ret = (struct os_proc){.pid = pid, .pidfd = os_take_fd(&pidfd)};
     return 0;
 }
 

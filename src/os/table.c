@@ -30,7 +30,7 @@ struct os_table {
 
 static void add_cell(struct os_table *t, enum os_style style, struct str raw)
 {
-    base_autobuf struct buf shown = BUF_INIT(16 * CELL_CHARS);
+    base_autobuf struct buf shown = BUF_INIT((size_t)16 * CELL_CHARS);
     if (t->failed)
         return;
     if (t->n == t->cap) {

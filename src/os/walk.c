@@ -153,7 +153,7 @@ static int empty_dir(int dirfd, const char *name, unsigned depth, struct err *er
     struct stat st;
     if (fstat(fd, &st) == 0 && (st.st_mode & 0300) != 0300)
         (void)fchmod(fd, 0700); /* unpacked trees have read-only folders; when it fails, removing says why */
-    struct os_names names;
+    struct os_names names = {.n = 0};
     int r = os_names_read(fd, &names);
     if (r < 0)
         return err_sys(err, r, "cannot read folder '%s'", os_path_text(dirfd, name, text));
@@ -218,7 +218,7 @@ static int walk_entry(struct walk *w, int fd, const char *name, unsigned depth, 
 static int walk_dir(struct walk *w, int fd, unsigned depth, struct err *err)
 {
     char text[OS_PATH_TEXT];
-    struct os_names names;
+    struct os_names names = {.n = 0};
     int r = os_names_read(fd, &names);
     if (r < 0)
         return err_sys(err, r, "cannot read folder '%s'", os_path_text(fd, "", text));
