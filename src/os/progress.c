@@ -129,26 +129,27 @@ static void put_bar(const struct os_progress *p, const struct task *t, struct bu
     put(out, str_of(percent), 0, OS_PLAIN, p->color, left);
 }
 
-/* The line of a running task, one column short of the terminal at most. In a narrow one the bar goes first, then text is cut. */
-static void add_line(const struct os_progress *p, const struct task *t, size_t terminal, struct buf *out)
+/* The line of a running task, with room for a bar when one of them has it; one column short of the terminal at most. In a
+ * narrow one the bar goes first, then text is cut. */
+static void add_line(const struct os_progress *p, const struct task *t, bool bars, size_t terminal, struct buf *out)
 {
     enum { BAR = 2 + 1 + BAR_COLUMNS + 1 + 6, TIME = 8 };
     char time[UNITS_TEXT], padded[UNITS_TEXT + TIME];
     snprintf(padded, sizeof(padded), "%*s", TIME, show_elapsed(now_us(p) - t->start_us, time));
     size_t left = terminal > 1 ? terminal - 1 : 1;
-    size_t tail = TIME + (t->total ? BAR : 0);
-    size_t text_columns = p->text_columns;
-    if (t->total && left < 2 + p->subject_columns + 2 + text_columns + tail)
-        tail = TIME;
-    bool bar = tail > TIME;
+    if (left < 2 + p->subject_columns + 2 + p->text_columns + BAR + TIME)
+        bars = false;
+    size_t tail = TIME + (bars ? BAR : 0);
     put(out, STR("  "), 2, OS_PLAIN, p->color, &left);
     put(out, str_of(t->subject), p->subject_columns + 2, OS_BOLD, p->color, &left);
     size_t reserved = left > tail + 8 ? tail : 0; /* where not even the time fits beside some text, there is only text */
     left -= reserved;
-    put(out, str_of(t->text), text_columns, OS_PLAIN, p->color, &left);
+    put(out, str_of(t->text), p->text_columns, OS_PLAIN, p->color, &left);
     left += reserved;
-    if (bar && reserved)
+    if (bars && reserved && t->total)
         put_bar(p, t, out, &left);
+    else if (bars && reserved)
+        put(out, STR(""), BAR, OS_PLAIN, p->color, &left);
     if (reserved)
         put(out, str_of(padded), 0, OS_DIM, p->color, &left);
     buf_add_char(out, '\n');
@@ -174,8 +175,11 @@ static void draw(struct os_progress *p, struct buf *out)
     size_t terminal = os_term_width(p->fd), rows = screen_rows(p->fd);
     size_t most = rows > 2 ? rows - 2 : 1; /* the cursor cannot go back to what has scrolled away */
     size_t shown = p->n <= most ? p->n : most - 1;
+    bool bars = false;
     for (size_t i = 0; i < shown; i++)
-        add_line(p, &p->tasks[i], terminal, out);
+        bars = bars || p->tasks[i].total;
+    for (size_t i = 0; i < shown; i++)
+        add_line(p, &p->tasks[i], bars, terminal, out);
     p->drawn = shown;
     if (shown < p->n) {
         buf_addf(out, "  and %zu more\n", p->n - shown);

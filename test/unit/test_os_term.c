@@ -204,7 +204,7 @@ static void test_progress(void **state)
     os_progress_set(p, "alpha", "loading", 45, 100, OS_PLAIN);
     assert_string_equal(seen(s), "\033[2A\r\033[J"
                                  "  alpha    loading  [#########-----------]  45 %   2.1 s\n"
-                                 "  beta-10  queued    1.5 s\n");
+                                 "  beta-10  queued                                  1.5 s\n");
     /* What comes too fast for the eye is not drawn, but what is new is. */
     s->now += 1000;
     os_progress_set(p, "alpha", "loading", 46, 100, OS_PLAIN);
