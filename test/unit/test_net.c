@@ -406,7 +406,6 @@ static void timers(void **state)
     run(&w);
     assert_int_equal(k.n, 3);
     assert_true(net_loop_now_ms(w.loop) - start >= 20);
-    assert_true(net_loop_now_ms(w.loop) - start < 150);
 
     /* stopped: nothing is left to wait for */
     k.other = net_timer_new(w.loop, never, NULL);
@@ -518,7 +517,7 @@ static void echo_parts_and_end(struct net_addr a)
     pair_open_at(&p, &a);
     net_stream_read(p.b.s, true);
     for (size_t i = 0; i < BASE_COUNT(parts); i++) {
-        parts[i] = i % 7 == 3 ? (struct str){NULL, 0} : (struct str){"abcdefghijklmnopqrstuvwxyz" + i % 26, 1};
+        parts[i] = i % 7 == 3 ? (struct str){NULL, 0} : (struct str){&"abcdefghijklmnopqrstuvwxyz"[i % 26], 1};
         if (parts[i].len)
             (void)snprintf(want + strlen(want), 2, "%c", parts[i].ptr[0]);
     }

@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A call whose response is gathered whole. Its own timer bounds it from start to end, and also tells of a call that could not be started, so that the
+ * callback never comes from within httpio_fetch.
+ */
+#include <assert.h>
+#include <errno.h>
+
+#include "client_int.h"
+
+struct httpio_fetch {
+    uint32_t magic;
+    bool telling; /* its callback runs: nothing is left to cancel */
+    unsigned status;
+    uint64_t timeout_ms;
+    size_t max_body;
+    struct httpio_call *call;
+    struct net_timer *timer;
+    struct buf body;
+    char *start_text; /* why the call could not be started */
+    void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text);
+    void *ctx;
+    LIST_ENTRY(httpio_fetch) link;
+};
+
+static void fetch_free(struct httpio_fetch *f)
+{
+    buf_release(&f->body);
+    free(f->start_text);
+    f->magic = 0;
+    free(f);
+}
+
+void httpio_fetch_forget(struct httpio_fetch *f)
+{
+    LIST_REMOVE(f, link);
+    f->timer = net_timer_close(f->timer);
+    fetch_free(f);
+}
+
+/* fail_text NULL: the response is whole. */
+static void tell(struct httpio_fetch *f, const char *fail_text)
+{
+    LIST_REMOVE(f, link);
+    f->timer = net_timer_close(f->timer);
+    f->call = httpio_call_cancel(f->call);
+    f->telling = true;
+    if (fail_text)
+        f->cb(f->ctx, 0, (struct str){0}, fail_text);
+    else
+        f->cb(f->ctx, f->status, buf_str(&f->body), NULL);
+    fetch_free(f);
+}
+
+static void too_large(struct httpio_fetch *f)
+{
+    char text[96];
+
+    (void)snprintf(text, sizeof(text), "the response is larger than %zu bytes", f->max_body);
+    tell(f, text);
+}
+
+static void on_head(void *ctx, const struct http_head *head)
+{
+    struct httpio_fetch *f = ctx;
+
+    f->status = head->status;
+    if (head->content_length > 0 && (uint64_t)head->content_length > f->max_body)
+        too_large(f);
+}
+
+static void on_body(void *ctx, struct str data)
+{
+    struct httpio_fetch *f = ctx;
+
+    if (data.len > f->max_body - f->body.len) {
+        too_large(f);
+        return;
+    }
+    buf_add_str(&f->body, data);
+    if (buf_status(&f->body) < 0)
+        tell(f, "out of memory");
+}
+
+static void on_end(void *ctx)
+{
+    struct httpio_fetch *f = ctx;
+
+    f->call = NULL;
+    tell(f, NULL);
+}
+
+static void on_fail(void *ctx, enum httpio_failure why, const char *text)
+{
+    struct httpio_fetch *f = ctx;
+
+    (void)why;
+    f->call = NULL;
+    tell(f, text);
+}
+
+static void on_time(void *ctx)
+{
+    struct httpio_fetch *f = ctx;
+    char text[64];
+
+    assert(f->magic == HTTPIO_MAGIC_FETCH);
+    (void)snprintf(text, sizeof(text), "no whole response within %llu ms", (unsigned long long)f->timeout_ms);
+    tell(f, f->call ? text : f->start_text ? f->start_text : "out of memory");
+}
+
+struct httpio_fetch *httpio_fetch(struct httpio_client *c, const struct httpio_request *r, size_t max_body, uint64_t timeout_ms,
+                                  void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text), void *ctx)
+{
+    static const struct httpio_call_ops ops = {.on_head = on_head, .on_body = on_body, .on_end = on_end, .on_fail = on_fail};
+    struct httpio_fetch *f = calloc(1, sizeof(*f));
+    struct err err = {0};
+
+    if (!f)
+        return NULL;
+    *f = (struct httpio_fetch){.magic = HTTPIO_MAGIC_FETCH, .timeout_ms = timeout_ms, .max_body = max_body, .cb = cb, .ctx = ctx};
+    f->body = BUF_INIT(max_body < SIZE_MAX ? max_body + 1 : SIZE_MAX);
+    f->timer = net_timer_new(c->loop, on_time, f);
+    if (!f->timer) {
+        free(f);
+        return NULL;
+    }
+    LIST_INSERT_HEAD(&c->fetches, f, link);
+    if (httpio_call(c, r, &ops, f, &f->call, &err) < 0) {
+        f->start_text = str_dup(str_of(err.text));
+        net_timer_start(f->timer, 0, 0);
+    } else if (timeout_ms > 0) {
+        net_timer_start(f->timer, timeout_ms, 0);
+    }
+    return f;
+}
+
+struct httpio_fetch *httpio_fetch_cancel(struct httpio_fetch *f)
+{
+    if (!f)
+        return NULL;
+    assert(f->magic == HTTPIO_MAGIC_FETCH);
+    if (f->telling)
+        return NULL;
+    f->call = httpio_call_cancel(f->call);
+    httpio_fetch_forget(f);
+    return NULL;
+}
