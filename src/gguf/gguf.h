@@ -197,7 +197,7 @@ int gguf_set_check(struct gguf_part *parts, size_t n, struct err *err) BASE_MUST
 
 /* ---- safetensors --------------------------------------------------------------------------------------------------------- */
 
-#define GGUF_ST_HEADER_MAX (64u << 20) /* bytes of JSON; the reference reader stops at 100 MB, conf at CONF_JSON_MAX; the largest real one has 14 MB */
+#define GGUF_ST_HEADER_MAX (32u << 20) /* bytes of JSON; the largest real one has 14 MB, and a tree of JSON takes up to ten times its text */
 #define GGUF_ST_DIMS_MAX 8
 #define GGUF_ST_NAME_MAX 1024
 
@@ -234,14 +234,14 @@ struct gguf_index {
     struct arena *arena;
     const char *const *files; /* sorted, each a plain file name */
     size_t n_files;
-    struct {
+    struct gguf_index_tensor {
         struct str name;
         uint32_t file;
     } *tensors;               /* sorted by name */
     size_t n_tensors;
     uint64_t total_bytes;     /* metadata.total_size; 0 when not given */
 };
-/* -EMEDIUMTYPE for JSON without weight_map; -EBADMSG for names twice, file names with a folder, no tensor. */
+/* -EMEDIUMTYPE for JSON without weight_map, such as what a server answers instead of a file; -EBADMSG for names twice, file names with a folder, no tensor. */
 int gguf_index_parse(struct str text, struct gguf_index *ret, struct err *err) BASE_MUST_USE;
 void gguf_index_release(struct gguf_index *x);
 /* The tensors of file number `file` are exactly those of s; -EBADMSG names the first that is not. */
