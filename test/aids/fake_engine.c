@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * An engine that misbehaves as told, for what a real one cannot be made to show at will. It serves /health and /v1/models over
+ * HTTP/1.1, one request for each connection, and counts nothing.
+ *
+ *   fake_engine --port N [--name NAME] [--exit CODE] [--never-ready] [--ignore-term] [--die-at /PATH] [--lines N] [--flag-file FILE]
+ *
+ * --exit CODE     says last words and ends before it listens
+ * --never-ready   /health is 503 for ever
+ * --ignore-term   TERM does nothing
+ * --die-at PATH   a request for PATH ends it at once, with SIGKILL
+ * --lines N       writes N lines of log at a start
+ * --flag-file F   --exit holds only while F exists
+ */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+struct options {
+    unsigned port;
+    const char *name, *die_at, *flag_file;
+    int exit_code;
+    bool never_ready, ignore_term;
+    unsigned lines;
+};
+
+static unsigned number(const char *text)
+{
+    return (unsigned)strtoul(text ? text : "0", NULL, 10);
+}
+
+static struct options parse(int argc, char **argv)
+{
+    struct options o = {.name = "fake"};
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (strcmp(argv[i], "--never-ready") == 0) {
+            o.never_ready = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--ignore-term") == 0) {
+            o.ignore_term = true;
+            continue;
+        }
+        if (strcmp(argv[i], "--port") == 0)
+            o.port = number(value);
+        else if (strcmp(argv[i], "--name") == 0)
+            o.name = value;
+        else if (strcmp(argv[i], "--exit") == 0)
+            o.exit_code = (int)number(value);
+        else if (strcmp(argv[i], "--die-at") == 0)
+            o.die_at = value;
+        else if (strcmp(argv[i], "--lines") == 0)
+            o.lines = number(value);
+        else if (strcmp(argv[i], "--flag-file") == 0)
+            o.flag_file = value;
+        i++;
+    }
+    return o;
+}
+
+static int listen_at(unsigned port)
+{
+    int on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(fd, 64) < 0) {
+        fprintf(stderr, "fake: cannot bind: Address already in use\n");
+        exit(3);
+    }
+    return fd;
+}
+
+static void answer(int fd, unsigned status, const char *body)
+{
+    char text[1024];
+    int n = snprintf(text, sizeof(text), "HTTP/1.1 %u X\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s", status,
+                     strlen(body), body);
+    if (write(fd, text, (size_t)n) != n)
+        fprintf(stderr, "fake: a client left\n");
+}
+
+static void serve(int fd, const struct options *o)
+{
+    char request[8192], models[300];
+    size_t n = 0;
+    while (n < sizeof(request) - 1 && !(n >= 4 && memcmp(request + n - 4, "\r\n\r\n", 4) == 0)) {
+        ssize_t got = read(fd, request + n, sizeof(request) - 1 - n);
+        if (got <= 0)
+            return;
+        n += (size_t)got;
+    }
+    request[n] = '\0';
+    char *path = strchr(request, ' ');
+    char *end = path ? strchr(path + 1, ' ') : NULL;
+    if (!end)
+        return;
+    *end = '\0';
+    path++;
+    if (o->die_at && strcmp(path, o->die_at) == 0)
+        (void)raise(SIGKILL);
+    snprintf(models, sizeof(models), "{\"object\":\"list\",\"data\":[{\"id\":\"%s\"}]}", o->name);
+    if (strcmp(path, "/health") == 0)
+        answer(fd, o->never_ready ? 503 : 200, o->never_ready ? "{\"error\":\"loading\"}" : "{\"status\":\"ok\"}");
+    else if (strcmp(path, "/v1/models") == 0)
+        answer(fd, 200, models);
+    else
+        answer(fd, 404, "{}");
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = parse(argc, argv);
+    (void)signal(SIGPIPE, SIG_IGN);
+    if (o.ignore_term)
+        (void)signal(SIGTERM, SIG_IGN);
+    (void)setvbuf(stdout, NULL, _IOLBF, 0);
+    for (unsigned i = 0; i < o.lines; i++)
+        printf("fake: line %u\n", i + 1);
+    if (o.exit_code && (!o.flag_file || access(o.flag_file, F_OK) == 0)) {
+        fprintf(stderr, "fake: CUDA out of memory\nfake: these are my last words\n");
+        return o.exit_code;
+    }
+    int fd = listen_at(o.port);
+    printf("fake: listening\n");
+    for (;;) {
+        int client = accept(fd, NULL, NULL);
+        if (client < 0)
+            continue;
+        serve(client, &o);
+        (void)close(client);
+    }
+}
