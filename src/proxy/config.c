@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The configuration: one line of JSON that the owner of a fleet writes and the worker reads.
+ *
+ *   {"config":{"replicas":[{"name":"a","served":"a","host":"127.0.0.1","port":7770,"ready":true,"generation":3}, ...],
+ *              "endpoints":[{"name":"m","aliases":["x"],"replicas":[0,1]}, ...]}}
+ *
+ * Both ends are the same program, so a text with anything else in it is an error, not something to be lenient about.
+ */
+#include <errno.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <engine/engine.h>
+
+#include "proxy_int.h"
+
+#define CONFIG_ARENA_MAX (16 * 1024 * 1024) /* of a line of PROXY_CHANNEL_LINE_MAX bytes with room for structs */
+
+/* ---- writing -------------------------------------------------------------------------------------------- */
+
+/* Where the service is reached from the machine that the router runs on. */
+static const char *host_of(const struct fleet_service *s)
+{
+    if (s->host && s->host->ssh) {
+        if (s->host->address)
+            return s->host->address;
+        const char *at = strrchr(s->host->ssh, '@');
+        return at ? at + 1 : s->host->ssh;
+    }
+    if (strcmp(s->bind, "0.0.0.0") == 0)
+        return "127.0.0.1";
+    return strcmp(s->bind, "::") == 0 ? "::1" : s->bind;
+}
+
+static const struct proxy_state *state_of(const struct proxy_state *states, size_t n, const struct fleet_service *s)
+{
+    for (size_t i = 0; i < n; i++)
+        if (states[i].service == s)
+            return &states[i];
+    return NULL;
+}
+
+static void write_replica(struct json_out *o, const struct fleet_service *s, const struct proxy_state *state)
+{
+    json_out_obj(o, NULL);
+    json_out_cstr(o, "name", s->name);
+    json_out_cstr(o, "served", engine_served_name(s));
+    json_out_cstr(o, "host", host_of(s));
+    json_out_u64(o, "port", s->port);
+    json_out_bool(o, "ready", state ? state->ready : true);
+    json_out_u64(o, "generation", state ? state->generation : 0);
+    json_out_end(o);
+}
+
+static void write_endpoint(struct json_out *o, const struct fleet *f, const struct fleet_endpoint *e)
+{
+    json_out_obj(o, NULL);
+    json_out_cstr(o, "name", e->name);
+    json_out_arr(o, "aliases");
+    for (size_t i = 0; i < e->n_aliases; i++)
+        json_out_cstr(o, NULL, e->aliases[i]);
+    json_out_end(o);
+    json_out_arr(o, "replicas");
+    for (size_t i = 0; i < e->n_services; i++)
+        json_out_u64(o, NULL, (uint64_t)(e->services[i] - f->services));
+    json_out_end(o);
+    json_out_end(o);
+}
+
+int proxy_config_text(const struct fleet *f, const struct proxy_state *states, size_t n, struct buf *out)
+{
+    struct json_out *o = json_out_new();
+    if (!o)
+        return -ENOMEM;
+    json_out_obj(o, NULL);
+    json_out_obj(o, "config");
+    json_out_arr(o, "replicas");
+    for (size_t i = 0; i < f->n_services; i++)
+        write_replica(o, &f->services[i], state_of(states, n, &f->services[i]));
+    json_out_end(o);
+    json_out_arr(o, "endpoints");
+    for (size_t i = 0; i < f->n_endpoints; i++)
+        write_endpoint(o, f, &f->endpoints[i]);
+    json_out_end(o);
+    json_out_end(o);
+    json_out_end(o);
+    int r = json_out_finish(o, false, out);
+    json_out_free(o);
+    return r;
+}
+
+/* ---- reading ------------------------------------------------------------------------------------------------ */
+
+static int bad(struct err *err, const char *what)
+{
+    return err_set(err, -EBADMSG, "the router's configuration is malformed: %s", what);
+}
+
+/* A name that goes into JSON, a header field and a label as it is. */
+static int read_name(const struct proxy_config *c, json_val v, size_t max, const char **ret, struct err *err)
+{
+    struct str s;
+    if (!json_str(v, &s) || s.len == 0 || s.len > max || !str_is_utf8(s))
+        return bad(err, "a name is missing or too long");
+    for (size_t i = 0; i < s.len; i++)
+        if ((unsigned char)s.ptr[i] < 0x20 || s.ptr[i] == 0x7f)
+            return bad(err, "a name has a control byte");
+    *ret = arena_dup(c->arena, s);
+    return *ret ? 0 : err_nomem(err);
+}
+
+/* An array of at most max objects or values at key; *ret has room for all of them. */
+static int read_array(const struct proxy_config *c, json_val obj, const char *key, size_t max, size_t size, void *ret, size_t *ret_n, struct err *err)
+{
+    json_val arr = json_get(obj, key);
+    size_t n = json_count(arr);
+    if (!json_is_arr(arr) || n > max)
+        return bad(err, "a list is missing or too long");
+    void *mem = arena_alloc(c->arena, n ? n : 1, size);
+    if (!mem)
+        return err_nomem(err);
+    *(void **)ret = mem;
+    *ret_n = n;
+    return 0;
+}
+
+static const struct proxy_replica *resolved_before(const struct proxy_config *before, const struct proxy_replica *r)
+{
+    for (size_t i = 0; before && i < before->n_replicas; i++)
+        if (before->replicas[i].resolved && strcmp(before->replicas[i].host, r->host) == 0)
+            return &before->replicas[i];
+    return NULL;
+}
+
+/* A host whose name is unknown is no error: its replica is out of reach, as if the machine were down. */
+static void resolve(struct proxy_replica *r, uint16_t port, const struct proxy_config *before)
+{
+    r->resolved = net_addr_ip(r->host, port, &r->addr) == 0;
+    if (r->resolved)
+        return;
+    const struct proxy_replica *known = resolved_before(before, r);
+    if (known) {
+        r->addr = known->addr;
+        r->addr.port = port;
+        r->resolved = true;
+        return;
+    }
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    char text[NI_MAXHOST];
+    if (getaddrinfo(r->host, NULL, &hints, &list) == 0 && list &&
+        getnameinfo(list->ai_addr, list->ai_addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST) == 0)
+        r->resolved = net_addr_ip(text, port, &r->addr) == 0;
+    if (list)
+        freeaddrinfo(list);
+}
+
+static int read_replica(const struct proxy_config *c, json_val v, const struct proxy_config *before, struct proxy_replica *r, struct err *err)
+{
+    uint64_t port;
+    int rc = read_name(c, json_get(v, "name"), FLEET_NAME_MAX, &r->name, err);
+    if (rc == 0)
+        rc = read_name(c, json_get(v, "served"), FLEET_NAME_MAX, &r->served, err);
+    if (rc == 0)
+        rc = read_name(c, json_get(v, "host"), NI_MAXHOST - 1, &r->host, err);
+    if (rc < 0)
+        return rc;
+    if (json_count(v) != 6 || !json_u64(json_get(v, "port"), &port) || port == 0 || port > UINT16_MAX ||
+        !json_bool(json_get(v, "ready"), &r->ready) || !json_u64(json_get(v, "generation"), &r->generation))
+        return bad(err, "a replica is not complete");
+    resolve(r, (uint16_t)port, before);
+    return 0;
+}
+
+static int read_endpoint(const struct proxy_config *c, json_val v, struct proxy_endpoint *e, struct err *err)
+{
+    const char **aliases;
+    uint32_t *replicas;
+    int rc = read_name(c, json_get(v, "name"), FLEET_MODEL_NAME_MAX, &e->name, err);
+    if (rc == 0)
+        rc = read_array(c, v, "aliases", PROXY_CHANNEL_LINE_MAX, sizeof *aliases, &aliases, &e->n_aliases, err);
+    if (rc == 0)
+        rc = read_array(c, v, "replicas", FLEET_SERVICES_MAX, sizeof *replicas, &replicas, &e->n_replicas, err);
+    for (size_t i = 0; rc == 0 && i < e->n_aliases; i++)
+        rc = read_name(c, json_at(json_get(v, "aliases"), i), FLEET_MODEL_NAME_MAX, &aliases[i], err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < e->n_replicas; i++) {
+        uint64_t at;
+        if (!json_u64(json_at(json_get(v, "replicas"), i), &at) || at >= c->n_replicas)
+            return bad(err, "an endpoint names a replica that is not there");
+        replicas[i] = (uint32_t)at;
+    }
+    if (json_count(v) != 3)
+        return bad(err, "an endpoint is not complete");
+    e->aliases = aliases;
+    e->replicas = replicas;
+    return 0;
+}
+
+static int read_config(struct proxy_config *c, json_val root, const struct proxy_config *before, struct err *err)
+{
+    json_val v = json_get(root, "config");
+    if (json_count(root) != 1 || json_count(v) != 2)
+        return bad(err, "it is no object \"config\" with replicas and endpoints");
+    int rc = read_array(c, v, "replicas", FLEET_SERVICES_MAX, sizeof *c->replicas, &c->replicas, &c->n_replicas, err);
+    if (rc == 0)
+        rc = read_array(c, v, "endpoints", FLEET_SERVICES_MAX, sizeof *c->endpoints, &c->endpoints, &c->n_endpoints, err);
+    for (size_t i = 0; rc == 0 && i < c->n_replicas; i++)
+        rc = read_replica(c, json_at(json_get(v, "replicas"), i), before, &c->replicas[i], err);
+    for (size_t i = 0; rc == 0 && i < c->n_endpoints; i++)
+        rc = read_endpoint(c, json_at(json_get(v, "endpoints"), i), &c->endpoints[i], err);
+    return rc;
+}
+
+int proxy_config_parse_after(struct str text, const struct proxy_config *before, struct proxy_config **ret, struct err *err)
+{
+    struct json *j;
+    int rc = json_parse(text, &j, err);
+    if (rc < 0)
+        return rc == -ENOMEM ? rc : (err_prefix(err, "the router's configuration is malformed"), -EBADMSG);
+    struct proxy_config *c = calloc(1, sizeof *c);
+    if (c)
+        c->arena = arena_new(CONFIG_ARENA_MAX);
+    if (!c || !c->arena) {
+        free(c);
+        json_free(j);
+        return err_nomem(err);
+    }
+    c->refs = 1;
+    rc = read_config(c, json_root(j), before, err);
+    json_free(j);
+    if (rc < 0) {
+        proxy_config_unref(c);
+        return rc;
+    }
+    *ret = c;
+    return 0;
+}
+
+int proxy_config_parse(struct str text, struct proxy_config **ret, struct err *err)
+{
+    return proxy_config_parse_after(text, NULL, ret, err);
+}
+
+/* ---- life and look-ups ------------------------------------------------------------------------------------------ */
+
+struct proxy_config *proxy_config_ref(struct proxy_config *c)
+{
+    c->refs++;
+    return c;
+}
+
+struct proxy_config *proxy_config_unref(struct proxy_config *c)
+{
+    if (c && --c->refs == 0) {
+        c->arena = arena_free(c->arena);
+        free(c);
+    }
+    return NULL;
+}
+
+const struct proxy_endpoint *proxy_config_find(const struct proxy_config *c, struct str model)
+{
+    for (size_t i = 0; i < c->n_endpoints; i++) {
+        const struct proxy_endpoint *e = &c->endpoints[i];
+        if (str_eq_c(model, e->name))
+            return e;
+        for (size_t k = 0; k < e->n_aliases; k++)
+            if (str_eq_c(model, e->aliases[k]))
+                return e;
+    }
+    return NULL;
+}
+
+bool proxy_config_any_ready(const struct proxy_config *c)
+{
+    for (size_t i = 0; i < c->n_replicas; i++)
+        if (c->replicas[i].ready && c->replicas[i].resolved)
+            return true;
+    return false;
+}

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A request from its head to its end. Its body is read whole before anything is decided: it names the model, and it must be
+ * there to be sent again. The request dies in on_done and nowhere else; whoever answers must not touch it afterwards.
+ */
+#include <errno.h>
+
+#include "proxy_int.h"
+
+static const char type_request[] = "invalid_request_error";
+static const char type_unknown[] = "not_found_error";
+static const char type_unavailable[] = "unavailable_error";
+
+/* ---- answers of our own --------------------------------------------------------------------------------------- */
+
+/* Sends a whole JSON answer; the exchange may be gone when it returns. */
+static void answer(struct httpio_exchange *x, unsigned status, struct str body)
+{
+    struct http_field fields[] = {
+        HTTPIO_FIELD(STR("Content-Type"), STR("application/json; charset=utf-8")),
+        HTTPIO_FIELD(STR("Retry-After"), STR(PROXY_RETRY_AFTER)),
+    };
+    if (httpio_begin(x, status, fields, status == 503 ? 2 : 1, (int64_t)body.len) < 0) {
+        httpio_abort(x);
+        return;
+    }
+    base_ignore(httpio_send(x, body));
+    httpio_end(x);
+}
+
+static int error_body(struct buf *out, unsigned status, const char *type, struct str message)
+{
+    struct json_out *o = json_out_new();
+    if (!o)
+        return -ENOMEM;
+    json_out_obj(o, NULL);
+    json_out_obj(o, "error");
+    json_out_str(o, "message", message);
+    json_out_cstr(o, "type", type);
+    json_out_u64(o, "code", status);
+    json_out_end(o);
+    json_out_end(o);
+    int r = json_out_finish(o, false, out);
+    json_out_free(o);
+    return r;
+}
+
+void proxy_request_fail(struct proxy_request *r, unsigned status, const char *type, const char *fmt, ...)
+{
+    base_autobuf struct buf message = BUF_INIT(64 * 1024);
+    base_autobuf struct buf body = BUF_INIT(512 * 1024);
+    va_list ap;
+    va_start(ap, fmt);
+    buf_addv(&message, fmt, ap);
+    va_end(ap);
+    r->status = status;
+    proxy_request_drop_body(r);
+    if (buf_status(&message) < 0 || error_body(&body, status, type, buf_str(&message)) < 0) {
+        httpio_abort(r->x);
+        return;
+    }
+    answer(r->x, status, buf_str(&body));
+}
+
+static void answer_health(struct proxy *p, struct httpio_exchange *x)
+{
+    if (p->config && proxy_config_any_ready(p->config))
+        answer(x, 200, STR("{\"status\":\"ok\"}"));
+    else
+        answer(x, 503, STR("{\"error\":{\"message\":\"no replica is ready\",\"type\":\"unavailable_error\",\"code\":503}}"));
+}
+
+static void write_model(struct json_out *o, const char *name)
+{
+    json_out_obj(o, NULL);
+    json_out_cstr(o, "id", name);
+    json_out_cstr(o, "object", "model");
+    json_out_u64(o, "created", 0);
+    json_out_cstr(o, "owned_by", "berth");
+    json_out_end(o);
+}
+
+static void answer_models(struct proxy *p, struct httpio_exchange *x)
+{
+    base_autobuf struct buf body = BUF_INIT(2 * PROXY_CHANNEL_LINE_MAX);
+    struct json_out *o = json_out_new();
+    int rc = o ? 0 : -ENOMEM;
+    if (o) {
+        json_out_obj(o, NULL);
+        json_out_cstr(o, "object", "list");
+        json_out_arr(o, "data");
+        for (size_t i = 0; p->config && i < p->config->n_endpoints; i++) {
+            const struct proxy_endpoint *e = &p->config->endpoints[i];
+            write_model(o, e->name);
+            for (size_t k = 0; k < e->n_aliases; k++)
+                write_model(o, e->aliases[k]);
+        }
+        json_out_end(o);
+        json_out_end(o);
+        rc = json_out_finish(o, false, &body);
+        json_out_free(o);
+    }
+    if (rc < 0)
+        httpio_abort(x);
+    else
+        answer(x, 200, buf_str(&body));
+}
+
+/* ---- which endpoint ------------------------------------------------------------------------------------------------ */
+
+static int unhex(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The decoded value of the query's first "model"; false when there is none. */
+static bool model_in_query(struct str target, struct buf *out)
+{
+    ptrdiff_t q = str_find_char(target, '?');
+    struct str query = q < 0 ? (struct str){0} : (struct str){target.ptr + q + 1, target.len - (size_t)q - 1};
+    while (query.ptr) {
+        struct str value = str_split(&query, '&'), key = str_split(&value, '=');
+        if (!str_eq_c(key, "model") || !value.ptr)
+            continue;
+        for (size_t i = 0; i < value.len; i++) {
+            int hi = i + 2 < value.len && value.ptr[i] == '%' ? unhex(value.ptr[i + 1]) : -1;
+            int lo = hi >= 0 ? unhex(value.ptr[i + 2]) : -1;
+            if (lo >= 0)
+                i += 2;
+            buf_add_char(out, lo >= 0 ? (char)(hi * 16 + lo) : value.ptr[i] == '+' ? ' ' : value.ptr[i]);
+        }
+        return true;
+    }
+    return false;
+}
+
+/* The body's "model": 1 and its text in out, 0 when there is none, -EBADMSG when it is there and no string. */
+static int model_in_body(struct proxy_request *r, struct buf *out)
+{
+    size_t off, len;
+    struct str body = buf_str(&r->body);
+    if (json_scan_member(body, "model", &off, &len, NULL) < 0)
+        return 0;
+    struct str token = {body.ptr + off, len};
+    if (str_eq_c(token, "null"))
+        return 0;
+    if (json_scan_string(token, out, NULL) < 0)
+        return -EBADMSG;
+    r->model_off = off;
+    r->model_len = len;
+    return 1;
+}
+
+/* Every name that may be asked for, up to a bound. */
+static void list_known(const struct proxy_config *c, struct buf *out)
+{
+    size_t shown = 0;
+    for (size_t i = 0; i < c->n_endpoints; i++)
+        for (size_t k = 0; k <= c->endpoints[i].n_aliases; k++) {
+            if (shown == PROXY_KNOWN_SHOWN) {
+                buf_add_c(out, ", ...");
+                return;
+            }
+            buf_addf(out, "%s'%s'", shown++ ? ", " : "", k ? c->endpoints[i].aliases[k - 1] : c->endpoints[i].name);
+        }
+}
+
+static void fail_unknown(struct proxy_request *r, struct str model)
+{
+    base_autobuf struct buf text = BUF_INIT(64 * 1024);
+    buf_add_c(&text, "model '");
+    buf_add_printable(&text, model, FLEET_MODEL_NAME_MAX);
+    buf_add_c(&text, "' is not served here; known models: ");
+    list_known(r->config, &text);
+    proxy_request_fail(r, 404, type_unknown, "%s", buf_status(&text) < 0 ? "model is not served here" : text.ptr);
+}
+
+static void fail_unnamed(struct proxy_request *r)
+{
+    base_autobuf struct buf text = BUF_INIT(64 * 1024);
+    list_known(r->config, &text);
+    proxy_request_fail(r, 400, type_request, "no model is named; set \"model\" in the JSON body or model= in the query to one of: %s",
+                       buf_status(&text) < 0 || !text.len ? "(none)" : text.ptr);
+}
+
+/* The request is whole. */
+static void decide(struct proxy_request *r)
+{
+    base_autobuf struct buf model = BUF_INIT(HTTP_TARGET_MAX * 2);
+    int found = model_in_body(r, &model);
+    if (found < 0) {
+        proxy_request_fail(r, 400, type_request, "\"model\" must be a string that names a model");
+        return;
+    }
+    if (!found)
+        found = model_in_query(httpio_exchange_head(r->x)->target, &model);
+    if (found)
+        r->endpoint = proxy_config_find(r->config, buf_str(&model));
+    else if (r->config->n_endpoints == 1)
+        r->endpoint = &r->config->endpoints[0];
+    if (r->endpoint)
+        proxy_forward(r);
+    else if (found)
+        fail_unknown(r, buf_str(&model));
+    else
+        fail_unnamed(r);
+}
+
+/* ---- the exchange -------------------------------------------------------------------------------------------------- */
+
+void proxy_request_drop_body(struct proxy_request *r)
+{
+    r->proxy->bodies -= r->counted;
+    r->counted = 0;
+    buf_release(&r->body);
+}
+
+static void too_large(struct proxy_request *r)
+{
+    proxy_request_fail(r, 413, type_request, "the request body is larger than %d MiB", PROXY_BODY_MAX / (1024 * 1024));
+}
+
+static void on_request(void *ctx, struct httpio_exchange *x, const struct http_head *head)
+{
+    struct proxy *p = ctx;
+    bool get = str_eq_c(head->method, "GET") || str_eq_c(head->method, "HEAD");
+    struct str path = http_target_path(head->target);
+    httpio_exchange_set(x, NULL);
+    if (get && str_eq_c(path, "/health")) {
+        answer_health(p, x);
+        return;
+    }
+    if (get && (str_eq_c(path, "/v1/models") || str_eq_c(path, "/models"))) {
+        answer_models(p, x);
+        return;
+    }
+    struct proxy_request *r = calloc(1, sizeof *r);
+    if (!r) {
+        httpio_abort(x);
+        return;
+    }
+    *r = (struct proxy_request){.proxy = p, .x = x, .since_ms = net_loop_now_ms(p->loop), .body = BUF_INIT(PROXY_BODY_MAX + 1)};
+    httpio_exchange_set(x, r);
+    p->stats.requests++;
+    p->stats.active++;
+    if (!p->config) {
+        proxy_request_fail(r, 503, type_unavailable, "the router has no configuration yet");
+        return;
+    }
+    r->config = proxy_config_ref(p->config);
+    if (str_eq_c(head->method, "CONNECT"))
+        proxy_request_fail(r, 405, type_request, "CONNECT is not served here");
+    else if (head->content_length > PROXY_BODY_MAX)
+        too_large(r);
+}
+
+static void on_body(void *ctx, struct httpio_exchange *x, struct str data)
+{
+    struct proxy *p = ctx;
+    struct proxy_request *r = httpio_exchange_get(x);
+    if (!r || r->status)
+        return;
+    if (data.len > PROXY_BODY_MAX - r->body.len) {
+        too_large(r);
+        return;
+    }
+    if (data.len > PROXY_BODIES_MAX - p->bodies) {
+        proxy_request_fail(r, 503, type_unavailable, "too many large requests are under way");
+        return;
+    }
+    buf_add_str(&r->body, data);
+    if (buf_status(&r->body) < 0) {
+        proxy_request_fail(r, 503, type_unavailable, "out of memory");
+        return;
+    }
+    p->bodies += data.len;
+    r->counted += data.len;
+}
+
+static void on_body_end(void *ctx, struct httpio_exchange *x)
+{
+    (void)ctx;
+    struct proxy_request *r = httpio_exchange_get(x);
+    if (r && !r->status)
+        decide(r);
+}
+
+static void on_drain(void *ctx, struct httpio_exchange *x)
+{
+    (void)ctx;
+    struct proxy_request *r = httpio_exchange_get(x);
+    if (r)
+        proxy_forward_drained(r);
+}
+
+static void count(struct proxy_request *r, bool completed)
+{
+    struct proxy *p = r->proxy;
+    char code[12];
+    p->stats.active--;
+    /* 499: the client left before there was an answer, in the words of other servers' logs */
+    snprintf(code, sizeof code, "%u", r->status ? r->status : 499);
+    const char *endpoint = r->endpoint ? r->endpoint->name : "";
+    metrics_add(metrics_get(p->metrics, PROXY_M_REQUESTS, (const char *const[]){endpoint, r->replica ? r->replica->name : "", code}), 1);
+    if (r->cut || (r->status >= 500 && !r->passing))
+        p->stats.errors++;
+    if (r->cut)
+        metrics_add(metrics_get(p->metrics, PROXY_M_CUT, &r->replica->name), 1);
+    else if (!completed)
+        metrics_add(metrics_get(p->metrics, PROXY_M_CANCELLED, NULL), 1);
+    else if (r->passing)
+        metrics_observe(metrics_get(p->metrics, PROXY_M_DURATION, &endpoint), (double)(net_loop_now_ms(p->loop) - r->since_ms) / 1000);
+}
+
+static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
+{
+    (void)ctx;
+    struct proxy_request *r = httpio_exchange_get(x);
+    if (!r)
+        return;
+    r->call = httpio_call_cancel(r->call);
+    count(r, completed);
+    proxy_request_drop_body(r);
+    proxy_config_unref(r->config);
+    free(r->quoted);
+    free(r->tried);
+    free(r);
+}
+
+const struct httpio_server_ops proxy_server_ops = {
+    .on_request = on_request,
+    .on_body = on_body,
+    .on_body_end = on_body_end,
+    .on_drain = on_drain,
+    .on_done = on_done,
+};

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The process around a router. As a worker it lives at one end of a channel: it gets configurations, answers questions, and ends when told to
+ * drain or when the channel ends, which is how it learns that its owner is gone. Alone it has one configuration and ends on a signal.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include "proxy_int.h"
+
+#define ALONE_DRAIN_MS 30000
+
+struct worker {
+    struct net_loop *loop;
+    struct proxy *proxy;
+    struct net_stream *channel;
+    struct net_signal *sigint, *sigterm;
+    const int *fds;   /* not served yet */
+    size_t n_fds;
+    struct buf line;
+    bool draining;
+    int rc;
+    struct err *err;
+};
+
+static void stop(struct worker *w, int rc)
+{
+    if (w->rc == 0)
+        w->rc = rc;
+    net_loop_stop(w->loop);
+}
+
+static void on_drained(void *ctx)
+{
+    stop(ctx, 0);
+}
+
+static void drain(struct worker *w, uint64_t deadline_ms)
+{
+    if (w->draining)
+        return;
+    w->draining = true;
+    proxy_drain(w->proxy, deadline_ms, on_drained, w);
+}
+
+/* Takes each descriptor over, also when one fails. */
+static int listen_all(struct worker *w, struct err *err)
+{
+    int rc = 0;
+    for (; w->n_fds; w->fds++, w->n_fds--) {
+        int r = rc == 0 ? proxy_listen(w->proxy, *w->fds, err) : close(*w->fds);
+        if (rc == 0)
+            rc = r;
+    }
+    return rc;
+}
+
+/* ---- what is said to the owner ------------------------------------------------------------------------------ */
+
+static void say(struct worker *w, struct json_out *o)
+{
+    base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
+    if (!o)
+        return;
+    if (json_out_finish(o, false, &b) == 0) {
+        struct str parts[] = {buf_str(&b), STR("\n")};
+        base_ignore(net_stream_write(w->channel, parts, BASE_COUNT(parts))); /* a broken channel is told by its end */
+    }
+    json_out_free(o);
+}
+
+static void say_up(struct worker *w)
+{
+    struct json_out *o = json_out_new();
+    if (!o)
+        return;
+    json_out_obj(o, NULL);
+    json_out_bool(o, "up", true);
+    json_out_end(o);
+    say(w, o);
+}
+
+static void say_stats(struct worker *w)
+{
+    base_autobuf struct buf text = BUF_INIT(PROXY_CHANNEL_LINE_MAX / 2);
+    struct proxy_stats s;
+    struct json_out *o = json_out_new();
+    if (!o)
+        return;
+    proxy_stats(w->proxy, &s);
+    json_out_obj(o, NULL);
+    json_out_obj(o, "stats");
+    json_out_u64(o, "requests", s.requests);
+    json_out_u64(o, "retries", s.retries);
+    json_out_u64(o, "errors", s.errors);
+    json_out_u64(o, "active", s.active);
+    json_out_str(o, "metrics", proxy_metrics(w->proxy, &text) == 0 ? buf_str(&text) : STR(""));
+    json_out_end(o);
+    json_out_end(o);
+    say(w, o);
+}
+
+static void on_failed(void *ctx, const char *service, uint64_t generation, const char *text)
+{
+    struct json_out *o = json_out_new();
+    if (!o)
+        return;
+    json_out_obj(o, NULL);
+    json_out_obj(o, "failed");
+    json_out_cstr(o, "service", service);
+    json_out_u64(o, "generation", generation);
+    json_out_cstr(o, "text", text);
+    json_out_end(o);
+    json_out_end(o);
+    say(ctx, o);
+}
+
+/* ---- what the owner says --------------------------------------------------------------------------------------- */
+
+static int take_config(struct worker *w, struct str line)
+{
+    struct proxy_config *c;
+    int rc = proxy_config_parse_after(line, w->proxy->config, &c, w->err);
+    if (rc < 0)
+        return rc;
+    proxy_set_config(w->proxy, c);
+    if (!w->n_fds)
+        return 0;
+    rc = listen_all(w, w->err);
+    if (rc == 0)
+        say_up(w);
+    return rc;
+}
+
+static int take_line(struct worker *w, struct str line)
+{
+    struct json *j;
+    uint64_t ms;
+    bool ask;
+    int rc = json_parse(line, &j, w->err);
+    if (rc < 0)
+        return err_prefix(w->err, "a line of the router's channel is malformed");
+    json_val root = json_root(j);
+    if (json_get(root, "config"))
+        rc = take_config(w, line);
+    else if (json_u64(json_get(root, "drain"), &ms))
+        drain(w, ms);
+    else if (json_bool(json_get(root, "stats"), &ask) && ask)
+        say_stats(w);
+    else
+        rc = err_set(w->err, -EBADMSG, "a line of the router's channel is not understood");
+    json_free(j);
+    return rc;
+}
+
+static void on_data(void *ctx, struct str data)
+{
+    struct worker *w = ctx;
+    while (data.ptr && w->rc == 0) {
+        struct str head = str_split(&data, '\n');
+        buf_add_str(&w->line, head);
+        if (!data.ptr) /* the line's end has not come */
+            break;
+        int rc = buf_status(&w->line);
+        if (rc < 0)
+            rc = err_set(w->err, rc, "a line of the router's channel is too long");
+        else
+            rc = take_line(w, buf_str(&w->line));
+        buf_clear(&w->line);
+        if (rc < 0)
+            stop(w, rc);
+    }
+    if (w->rc == 0 && buf_status(&w->line) < 0)
+        stop(w, err_set(w->err, buf_status(&w->line), "a line of the router's channel is too long"));
+}
+
+static void on_channel_end(void *ctx, int status)
+{
+    (void)status;
+    stop(ctx, 0);
+}
+
+/* ---- running ------------------------------------------------------------------------------------------------------ */
+
+static int begin(struct worker *w)
+{
+    int rc = net_loop_new(&w->loop, w->err);
+    return rc < 0 ? rc : proxy_new(w->loop, &w->proxy, w->err);
+}
+
+static void end(struct worker *w)
+{
+    for (; w->n_fds; w->fds++, w->n_fds--)
+        (void)close(*w->fds);
+    w->proxy = proxy_free(w->proxy);
+    w->sigint = net_signal_close(w->sigint);
+    w->sigterm = net_signal_close(w->sigterm);
+    w->channel = net_stream_close(w->channel, false);
+    if (w->loop)
+        w->loop = net_loop_free(w->loop);
+    buf_release(&w->line);
+}
+
+int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *err)
+{
+    static const struct net_stream_ops ops = {.on_data = on_data, .on_end = on_channel_end};
+    struct worker w = {.fds = listen_fds, .n_fds = n, .line = BUF_INIT(PROXY_CHANNEL_LINE_MAX), .err = err};
+    int rc = begin(&w);
+    if (rc < 0) {
+        (void)close(channel_fd);
+    } else {
+        w.proxy->on_failed = on_failed;
+        w.proxy->on_failed_ctx = &w;
+        rc = net_stream_from_fd(w.loop, channel_fd, &ops, &w, &w.channel, err);
+    }
+    if (rc == 0) {
+        net_loop_run(w.loop);
+        rc = w.rc;
+    }
+    end(&w);
+    return rc;
+}
+
+/* The first signal drains, the second ends at once. */
+static void on_signal(void *ctx, int signum)
+{
+    struct worker *w = ctx;
+    (void)signum;
+    if (w->draining)
+        stop(w, 0);
+    else
+        drain(w, ALONE_DRAIN_MS);
+}
+
+static int begin_alone(struct worker *w, const struct fleet *f)
+{
+    base_autobuf struct buf text = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
+    struct proxy_config *c;
+    int rc = proxy_config_text(f, NULL, 0, &text);
+    if (rc < 0)
+        return err_set(w->err, rc, "the router's configuration is too large");
+    rc = proxy_config_parse(buf_str(&text), &c, w->err);
+    if (rc < 0)
+        return rc;
+    proxy_set_config(w->proxy, c);
+    rc = net_signal_new(w->loop, SIGINT, on_signal, w, &w->sigint, w->err);
+    if (rc == 0)
+        rc = net_signal_new(w->loop, SIGTERM, on_signal, w, &w->sigterm, w->err);
+    return rc < 0 ? rc : listen_all(w, w->err);
+}
+
+int proxy_alone(const struct fleet *f, const int *listen_fds, size_t n, struct err *err)
+{
+    struct worker w = {.fds = listen_fds, .n_fds = n, .line = BUF_INIT(1), .err = err};
+    int rc = begin(&w);
+    if (rc == 0)
+        rc = begin_alone(&w, f);
+    if (rc == 0) {
+        net_loop_run(w.loop);
+        rc = w.rc;
+    }
+    end(&w);
+    return rc;
+}
