@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * model: what decides a model's memory, read from its header alone: every tensor with its bytes and the place that the engine gives it, every layer with what it caches, and what a drafter or a
- * projector is. No I/O of its own: bytes come through gguf's source. Rules are those of llama.cpp; each function names the law that it follows. An architecture that is not in the table is
- * MODEL_UNKNOWN and said to be so; nothing is guessed.
+ * projector is. No I/O of its own: bytes come through gguf's source. Rules are those of llama.cpp; "law N" in the code names the section of docs/laws.md. An architecture that is not in the table
+ * has known = false and is said to be so: its weights are summed, nothing else is guessed.
  */
 #pragma once
 
@@ -49,6 +49,7 @@ struct model_layer {
     bool indexer_v_in_k_type;
     uint64_t r_elems, s_elems, ple_elems; /* f32 elements of one row */
     uint32_t compress_ratio;  /* deepseek4: 0, 4 or 128 */
+    uint64_t compressor_elems, indexer_compressor_elems; /* deepseek4: f32 elements of one of the TWO tensors of a state, for one stream and rollback row */
     uint32_t ff;              /* feed-forward width */
     uint32_t heads;
 };
@@ -71,6 +72,7 @@ struct model {
     uint32_t n_nextn;
     uint32_t n_layer;  /* logical layers that are placed: n_block, or as law 3.9 says */
     uint32_t embd, heads, ff, vocab, context_trained;
+    uint32_t embd_out;   /* width of the embeddings that come out; embd unless the file says otherwise */
     uint32_t experts, experts_used, expert_ff;
     uint32_t window;      /* sliding window, 0 none */
     bool window_chunked;
@@ -84,8 +86,17 @@ struct model {
     bool needs_repeatable_batch; /* np must divide the ubatch (kimi-linear and others) */
     bool flash_attention_off;    /* the architecture cannot (grok) */
     bool logits;          /* has an output head */
+    bool mtp;             /* draft-mtp works: there are nextn layers and the architecture can run them */
+    bool nextn_skipped;   /* the architecture never loads its nextn tensors; all of them are MODEL_SKIPPED */
+    bool rope_dense_only; /* MODEL_PER_BUFFER tensors are used by the layers without a window only (gemma4) */
+    bool always_streams;  /* one stream for each sequence even when KV is unified (deepseek4) */
+    bool split_tensor_refused; /* -sm tensor is refused */
+    uint32_t expert_shared_ff; /* shared experts' width, 0 none */
     uint32_t block_size;  /* drafter: A.block_size, 0 none */
     uint32_t taps;        /* drafter: target layers that it taps */
+    bool own_embeddings;  /* has token_embd; a drafter without takes the target's */
+    bool confidence_head; /* dspark */
+    bool sample_from_anchor; /* dspark: n_max may be block_size, else block_size - 1 */
     bool chat_template;
     const char *tokenizer; /* "gpt2", or "" */
     struct model_layer *layers;
@@ -96,3 +107,21 @@ struct model {
     uint16_t n_parts;
     struct arena *arena;   /* owns all of the above */
 };
+
+/* Reads a model from the opened parts of its set, in order; n_parts 1 is a file of its own. The readers and their sources are needed during the call only. Whether data is complete does not matter: a header alone will do.
+ * -EBADMSG for what the engine refuses too: a required key that is missing, of another type or out of range, an array of another length than the layers, a required tensor missing, the same tensor twice, parts that are not of one
+ * set or not in order; -ENOTSUP: a tensor of unknown type; -E2BIG: over a limit above; -ENOMEM. An unknown architecture is no error. */
+int model_load(const struct gguf *const *parts, size_t n_parts, struct model **ret, struct err *err) BASE_MUST_USE;
+struct model *model_free(struct model *m); /* takes NULL; returns NULL */
+
+/* Whether the architecture is in the table; model_arch walks the table's names in order, NULL at its end. */
+bool model_arch_known(struct str arch);
+const char *model_arch(size_t i);
+/* The tensor of that name, or NULL. */
+const struct model_tensor *model_find_tensor(const struct model *m, const char *name);
+/* What the engine allocates a second time on the output device when tied_output is set; NULL when it is not. */
+const struct model_tensor *model_tied_tensor(const struct model *m);
+const char *model_cache_text(enum model_cache c); /* "hybrid" */
+const char *model_place_text(enum model_place p); /* "repeating" */
+/* Appends the layers by kind: "16 full attention, 48 recurrent, 1 nextn". */
+void model_kinds(const struct model *m, struct buf *out);
