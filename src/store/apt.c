@@ -132,6 +132,8 @@ static bool find_unreachable(struct str text, struct str *ret)
             ptrdiff_t at = str_find(line, str_of(unreachable[i]));
             if (at >= 0) {
                 *ret = (struct str){line.ptr + at, line.len - (size_t)at};
+                if (str_ends(*ret, STR(")")) && str_find_char(*ret, '(') < 0)
+                    ret->len--; /* "... - connect (111: Connection refused)" */
                 return true;
             }
         }

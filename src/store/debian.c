@@ -224,7 +224,7 @@ static int resolve(struct debian *d, struct err *err)
     if (r == 0)
         r = apt_resolve(&d->apt, &d->list, err);
     if (r == -ENETUNREACH && faccessat(d->debsfd, d->record, R_OK, 0) == 0)
-        return err_prefix(err, "no network (--offline takes the packages that are in the store)");
+        (void)err_prefix(err, "no network (--offline takes the packages that are in the store)");
     return r;
 }
 

@@ -18,15 +18,15 @@
 
 /* ---- leftovers -------------------------------------------------------------------------------------------------- */
 
+/* Ours, and the temporary files of os_write_atomic. */
 static bool is_leftover(const char *name)
 {
-    return strncmp(name, ".new-", 5) == 0 || strncmp(name, ".old-", 5) == 0;
+    return strncmp(name, ".new-", 5) == 0 || strncmp(name, ".old-", 5) == 0 || strncmp(name, ".berth-", 7) == 0;
 }
 
-/* With the change lock held, nobody works in these. */
-static int remove_leftovers(const struct store *s, struct err *err)
+static int clean_folder(const struct store *s, const char *name, struct err *err)
 {
-    int fd = store_dir(s, "runtimes", err);
+    int fd = store_dir(s, name, err);
     if (fd < 0)
         return fd;
     DIR *d = fdopendir(fd);
@@ -43,6 +43,13 @@ static int remove_leftovers(const struct store *s, struct err *err)
     return r;
 }
 
+/* With the change lock held, nobody works in these. */
+static int remove_leftovers(const struct store *s, struct err *err)
+{
+    int r = clean_folder(s, "runtimes", err);
+    return r < 0 ? r : clean_folder(s, "debs", err);
+}
+
 /* Takes a runtime out of sight and deletes it. */
 static int discard(const struct store *s, const char *id, struct err *err)
 {
@@ -56,7 +63,8 @@ static int discard(const struct store *s, const char *id, struct err *err)
         return err_sys(err, -errno, "cannot make '%s'", to);
     if (rename(from, to) < 0)
         return err_sys(err, -errno, "cannot remove runtime '%s'", id);
-    return remove_leftovers(s, err);
+    os_autoclose int fd = store_dir(s, "runtimes", err);
+    return fd < 0 ? fd : os_remove_tree(fd, strrchr(to, '/') + 1, err);
 }
 
 /* ---- making one --------------------------------------------------------------------------------------------------- */
@@ -269,7 +277,7 @@ int store_runtime_add(struct store *s, const struct fleet_runtime *want, const s
     if (r == 0)
         r = install(s, want, o, subject, ret, err);
     if (r < 0 && r != -ENOMEM)
-        r = err_prefix(err, "runtime '%s'", want->name);
+        (void)err_prefix(err, "runtime '%s'", want->name);
     /* A damaged one that the new one did not replace by name is of no more use; in use, it stays until it is removed by hand. */
     if (r == 0 && old.id && strcmp(old.id, ret->id) != 0) {
         os_autoclose int lock = store_lock(s, true, false, NULL);
@@ -319,14 +327,13 @@ int store_runtime_remove(struct store *s, const char *id, struct err *err)
     os_autoclose int change = store_lock_change(s, err);
     if (change < 0)
         return change;
-    int r = find_id(s, id, full, err);
+    int r = remove_leftovers(s, err);
+    if (r == 0)
+        r = find_id(s, id, full, err);
     if (r < 0)
         return r;
     os_autoclose int lock = store_lock(s, true, false, err);
     if (lock == -EWOULDBLOCK)
         return err_set(err, -EBUSY, "cannot remove runtime '%s': an engine is running; stop the fleet first", full);
-    if (lock < 0)
-        return lock;
-    r = remove_leftovers(s, err);
-    return r < 0 ? r : discard(s, full, err);
+    return lock < 0 ? lock : discard(s, full, err);
 }

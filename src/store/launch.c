@@ -78,24 +78,24 @@ struct recipe {
 
 /* ---- the program and its libraries --------------------------------------------------------------------------------- */
 
-/* The program as it is called where it can be seen: inside a complete tree, else at its place on the host. A kind without one has it as first argument. */
+/* The program as it is called where it can be seen: inside a complete tree, else at its place on the host. A kind without a program of its own has it as first argument: a name is looked for in the tree,
+ * then left to PATH; a path is taken as it is. */
 static void push_command(struct recipe *c)
 {
-    const char *inside = c->r->program;
+    const char *program = c->r->program;
+    bool of_tree = *program != '\0';
     size_t skip = 0;
-    if (!*inside) {
-        inside = c->n_args ? c->args[0] : "";
-        skip = c->n_args ? 1 : 0;
-        int fd = *inside && !strchr(inside, '/') ? open(c->r->root, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (!of_tree) {
         char found[STORE_PATH_MAX];
-        if (fd >= 0 && tree_program(fd, inside, found) == 0)
-            inside = arena_dup(c->arena, str_of(found));
-        os_closep(&fd);
+        program = c->n_args ? c->args[0] : "";
+        skip = c->n_args ? 1 : 0;
+        os_autoclose int fd = *program && !strchr(program, '/') ? open(c->r->root, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+        of_tree = fd >= 0 && tree_program(fd, program, found) == 0;
+        program = arena_dup(c->arena, str_of(of_tree ? found : program));
     }
-    bool on_host = strcmp(c->r->root, "/") == 0 || (inside && strncmp(inside, c->r->root, strlen(c->r->root)) == 0);
-    if (inside && *inside == '/' && !c->r->complete && !on_host)
-        inside = arena_printf(c->arena, "%s%s", c->r->root, inside);
-    push(&c->argv, inside && *inside ? inside : NULL);
+    if (of_tree && program && !c->r->complete && strcmp(c->r->root, "/") != 0)
+        program = arena_printf(c->arena, "%s%s", c->r->root, program);
+    push(&c->argv, program && *program ? program : NULL);
     push_all(&c->argv, c->args + skip, c->n_args - skip);
 }
 

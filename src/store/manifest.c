@@ -345,8 +345,12 @@ int manifest_parse(struct str text, struct manifest **ret, struct err *err)
 {
     struct json *j;
     int r = json_parse(text, &j, err);
-    if (r < 0)
-        return r == -ENOMEM ? r : (err_prefix(err, "not a runtime's manifest"), err ? (err->code = -EBADMSG) : -EBADMSG);
+    if (r == -ENOMEM)
+        return r;
+    if (r < 0) {
+        struct err why = err ? *err : (struct err){0};
+        return err_set(err, -EBADMSG, "not a runtime's manifest: %s", why.text);
+    }
     struct manifest *m = manifest_new();
     r = m ? read_all(m, json_root(j), err) : err_nomem(err);
     json_free(j);

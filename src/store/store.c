@@ -192,8 +192,10 @@ int store_manifest(const struct store *s, const char *id, struct manifest **ret,
         return r;
     struct manifest *m = NULL;
     r = manifest_parse(buf_str(&text), &m, err);
-    if (r < 0)
-        return r == -ENOMEM ? r : err_prefix(err, "runtime '%s'", id);
+    if (r < 0) {
+        (void)err_prefix(err, "runtime '%s'", id);
+        return r;
+    }
     const char *own = manifest_id(m);
     if (!own || strcmp(own, id) != 0) {
         r = own ? err_set(err, -EBADMSG, "runtime '%s': its manifest is of '%s'", id, own) : err_nomem(err);
@@ -328,5 +330,7 @@ int store_runtime_verify(struct store *s, const struct store_runtime *rt, const 
         r = treefd < 0 ? treefd : tree_verify(treefd, m, sink, subject, err);
     }
     manifest_free(m);
-    return r < 0 && r != -ENOMEM ? err_prefix(err, "runtime '%s'", rt->id) : r;
+    if (r < 0)
+        (void)err_prefix(err, "runtime '%s'", rt->id);
+    return r;
 }
