@@ -66,15 +66,14 @@ static void cancel_proofs(struct run_service *s)
 
 /* ---- ending a process ------------------------------------------------------------------------------------- */
 
-/* TERM, TERM, KILL: the engine's first TERM waits for a request under way without limit, its second does not. */
+/* TERM, TERM, KILL: the engine's first TERM waits for a request under way without limit, its second does not. Bubblewrap ends with its engine and collects it; it is
+ * killed itself, which takes the engine along, only when the engine is not known or even KILL has not helped. */
 static void end_step(struct run_service *s)
 {
-    int sig = s->end_round < 2 ? SIGTERM : SIGKILL;
-    s->end_round++;
+    unsigned round = s->end_round++;
     if (s->engine.pidfd >= 0)
-        base_ignore(os_proc_signal(&s->engine, sig));
-    /* Bubblewrap takes its engine with it; it is signalled itself only when the engine is not known or must die. */
-    if (s->engine.pidfd < 0 || (sig == SIGKILL && s->engine.pidfd != s->proc.pidfd))
+        base_ignore(os_proc_signal(&s->engine, round < 2 ? SIGTERM : SIGKILL));
+    if (s->engine.pidfd < 0 || round > 2)
         base_ignore(os_proc_signal(&s->proc, SIGKILL));
     timer_set(s, s->env->times.term_ms ? s->env->times.term_ms : RUN_TERM_MS, end_step);
 }
@@ -123,7 +122,26 @@ static void on_ready(void *ctx, int status, enum probe_step at, const struct err
     set_state(s, RUN_READY);
 }
 
-/* What bubblewrap tells of the process inside: JSON with "child-pid": N. */
+/* The number after "child-pid": in what bubblewrap has told so far; 0 when it is not complete yet. */
+static pid_t child_pid(struct str text)
+{
+    static const char key[] = "\"child-pid\":";
+    ptrdiff_t at = str_find(text, STR("\"child-pid\":"));
+    uint64_t pid;
+    if (at < 0)
+        return 0;
+    size_t skip = (size_t)at + sizeof(key) - 1;
+    struct str rest = str_trim((struct str){text.ptr + skip, text.len - skip});
+    size_t digits = 0;
+    while (digits < rest.len && rest.ptr[digits] >= '0' && rest.ptr[digits] <= '9')
+        digits++;
+    /* A digit at the end of what has come may be followed by more. */
+    if (digits == rest.len || str_to_u64((struct str){rest.ptr, digits}, &pid) < 0 || pid > INT32_MAX)
+        return 0;
+    return (pid_t)pid;
+}
+
+/* What bubblewrap tells of the process inside. It is read to its end: bubblewrap writes on after the pid, and would die of a pipe that is closed. */
 void run_on_info(void *ctx)
 {
     struct run_service *s = ctx;
@@ -131,30 +149,19 @@ void run_on_info(void *ctx)
     ssize_t n = read(s->info_fd, block, sizeof(block));
     if (n < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (n > 0)
-        buf_add(&s->info, block, (size_t)n);
-    struct str text = buf_str(&s->info);
-    ptrdiff_t at = str_find(text, STR("\"child-pid\":"));
-    uint64_t pid = 0;
-    if (at >= 0) {
-        struct str rest = str_trim((struct str){text.ptr + at + 12, text.len - (size_t)at - 12});
-        size_t digits = 0;
-        while (digits < rest.len && rest.ptr[digits] >= '0' && rest.ptr[digits] <= '9')
-            digits++;
-        /* A digit at the end of what has come so far may be followed by more. */
-        if (digits == rest.len || str_to_u64((struct str){rest.ptr, digits}, &pid) < 0 || pid > INT32_MAX)
-            pid = 0;
-    }
-    if (pid == 0 && n > 0 && buf_status(&s->info) == 0)
+    if (n <= 0) {
+        s->info_watch = net_watch_close(s->info_watch);
+        os_closep(&s->info_fd);
         return;
-    s->info_watch = net_watch_close(s->info_watch);
-    os_closep(&s->info_fd);
-    if (pid == 0)
-        return; /* it ends without an engine: run_on_end tells */
-    int fd = os_pidfd_open((pid_t)pid);
+    }
+    if (s->engine.pidfd >= 0)
+        return;
+    buf_add(&s->info, block, (size_t)n);
+    pid_t pid = child_pid(buf_str(&s->info));
+    int fd = pid > 0 ? os_pidfd_open(pid) : -1;
     if (fd < 0)
-        return; /* ended already */
-    s->engine = (struct os_proc){.pid = (pid_t)pid, .pidfd = fd};
+        return; /* not known yet, or ended already, which run_on_end tells */
+    s->engine = (struct os_proc){.pid = pid, .pidfd = fd};
     if (s->state == RUN_STARTING)
         set_state(s, RUN_LOADING);
 }

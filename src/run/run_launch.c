@@ -101,17 +101,41 @@ static int payload_path(struct run_service *s, const char *file, const char **re
     return *ret ? 0 : err_nomem(err);
 }
 
+/* A generic engine of the host: whatever its command names by an absolute path, and the folder that its program was installed into. */
+static int bind_command(struct run_service *s, struct binds *b, struct err *err)
+{
+    int rc = 0;
+    if (s->service->n_command == 0 || strcmp(s->runtime->root, "/") != 0)
+        return 0;
+    for (size_t i = 0; rc == 0 && i < s->service->n_command; i++) {
+        const char *word = s->service->command[i];
+        if (word[0] == '/' && os_relpath_valid(str_of(word + 1)) && access(word, F_OK) == 0)
+            rc = bind_add(b, word, err);
+    }
+    const char *program = s->service->command[0], *slash = strrchr(program, '/');
+    if (rc < 0 || !slash || program[0] != '/')
+        return rc;
+    struct str dir = {program, (size_t)(slash - program)};
+    if (str_ends(dir, STR("/bin")))
+        dir.len -= 4;
+    const char *folder = arena_dup(s->arena, dir);
+    if (!folder)
+        return err_nomem(err);
+    return folder[0] && os_relpath_valid(str_of(folder + 1)) && access(folder, F_OK) == 0 ? bind_add(b, folder, err) : 0;
+}
+
 static int find_paths(struct run_service *s, struct binds *b, struct err *err)
 {
     const struct fleet_model *m = s->service->model;
     s->paths = (struct engine_paths){0};
-    b->max = SPLIT_PARTS_MAX + 4;
+    b->max = SPLIT_PARTS_MAX + FLEET_ARGS_MAX + 8;
     b->list = arena_alloc(s->arena, b->max, sizeof(*b->list));
     if (!b->list)
         return err_nomem(err);
-    if (!m)
-        return 0;
-    int rc = payload_path(s, m->weights, &s->paths.weights, err);
+    int rc = bind_command(s, b, err);
+    if (rc < 0 || !m)
+        return rc;
+    rc = payload_path(s, m->weights, &s->paths.weights, err);
     if (rc == 0)
         rc = payload_path(s, m->projector, &s->paths.projector, err);
     if (rc == 0)
@@ -170,10 +194,11 @@ void run_launch_kill(struct run_service *s)
 {
     if (run_alive(s)) {
         int status;
-        if (s->engine.pidfd >= 0)
-            base_ignore(os_proc_signal(&s->engine, SIGKILL));
-        base_ignore(os_proc_signal(&s->proc, SIGKILL));
         struct pollfd f = {.fd = s->proc.pidfd, .events = POLLIN};
+        /* The engine first: bubblewrap then collects it and ends. */
+        bool known = s->engine.pidfd >= 0 && os_proc_signal(&s->engine, SIGKILL) == 0;
+        if (!known || poll(&f, 1, KILL_WAIT_MS) == 0)
+            base_ignore(os_proc_signal(&s->proc, SIGKILL));
         (void)poll(&f, 1, KILL_WAIT_MS);
         base_ignore(os_proc_reap(&s->proc, &status));
     }
@@ -253,7 +278,6 @@ static int watch(struct run_service *s, struct err *err)
     return 0;
 }
 
-/* A generic engine's command names its own program; the others are the runtime's. */
 static int make_recipe(struct run_service *s, const struct binds *b, struct store_launch *ret, struct err *err)
 {
     const char *const *args = NULL, *const *env = NULL;
@@ -263,13 +287,7 @@ static int make_recipe(struct run_service *s, const struct binds *b, struct stor
         rc = make_env(s, &env, &n_env, err);
     if (rc < 0)
         return rc;
-    struct store_runtime r = *s->runtime;
-    if (s->service->n_command > 0) {
-        r.program = (char *)args[0];
-        args++;
-        n_args--;
-    }
-    return store_launch_make(s->env->store, &r, s->confine, args, n_args, b->list, b->n, env, n_env, s->env->work_dir, ret, err);
+    return store_launch_make(s->env->store, s->runtime, s->confine, args, n_args, b->list, b->n, env, n_env, s->env->work_dir, ret, err);
 }
 
 int run_launch(struct run_service *s, struct err *err)

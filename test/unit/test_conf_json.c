@@ -160,7 +160,7 @@ static void bounds_size(void **state)
     struct json *j = NULL;
     struct err err;
     /* the length is looked at first: nothing behind the pointer is touched */
-    assert_int_equal(json_parse((struct str){"[", (size_t)CONF_JSON_MAX + 1}, &j, &err), -E2BIG);
+    assert_int_equal(json_parse((struct str){"[", CONF_JSON_MAX + 1}, &j, &err), -E2BIG);
     assert_non_null(strstr(err.text, "too long"));
 }
 
