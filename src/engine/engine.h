@@ -119,6 +119,6 @@ const struct engine_metrics *engine_metrics_get(const struct engine_kind *k);
 /* How often a server-sent event goes out when nothing else does: stopping waits longer than this. Seconds. */
 #define ENGINE_PING_S 1
 #define ENGINE_SLOW_DISK (50ULL * 1000 * 1000) /* bytes a second when the disk's speed is unknown: a USB or network disk */
-#define ENGINE_START_MARGIN 3                  /* pages of a mapped file come in out of order, other services load at the same time */
+#define ENGINE_START_MARGIN 3ULL                /* pages of a mapped file come in out of order, other services load at the same time */
 /* How long a start may take: ENGINE_START_MARGIN times the payload's bytes by the disk's speed (bytes a second; 0 unknown: ENGINE_SLOW_DISK), plus what the kind does beside reading: device start, warm-up, compiling. Saturates. */
 uint64_t engine_start_limit_ms(const struct engine_kind *k, uint64_t payload_bytes, uint64_t disk_bytes_s);

@@ -176,9 +176,9 @@ enum engine_words engine_words_find(const struct engine_kind *k, struct str tail
             continue;
         enum engine_line line = classify(k, message);
         /* another process, a start that came through, or one that tries again: what was said before is not why this one ended */
-        if ((k->begins && k->begins(message)) || line == ENGINE_LINE_READY || str_find(message, STR("retrying without pipeline parallelism")) >= 0)
-            found = NULL;
-        else if (found && found->weak && line != ENGINE_LINE_OTHER && line != ENGINE_LINE_DROPPED)
+        bool anew = (k->begins && k->begins(message)) || line == ENGINE_LINE_READY || str_find(message, STR("retrying without pipeline parallelism")) >= 0;
+        bool went_on = found && found->weak && line != ENGINE_LINE_OTHER && line != ENGINE_LINE_DROPPED;
+        if (anew || went_on)
             found = NULL;
         if (found && !found->weak)
             continue;
