@@ -7,9 +7,9 @@
 
 #include <base/base.h>
 
-#define CONF_DEPTH_MAX 32                 /* nesting; libyaml's cost is quadratic in flow depth, yyjson has no limit of its own */
-#define CONF_YAML_MAX (1024 * 1024)       /* bytes of one YAML file */
-#define CONF_JSON_MAX (64 * 1024 * 1024)  /* bytes of one JSON text */
+#define CONF_DEPTH_MAX 32                        /* nesting; libyaml's cost is quadratic in flow depth, yyjson has no limit of its own */
+#define CONF_YAML_MAX ((size_t)1024 * 1024)      /* bytes of one YAML file */
+#define CONF_JSON_MAX ((size_t)64 * 1024 * 1024) /* bytes of one JSON text */
 
 /* ---- JSON, reading ------------------------------------------------------------------------------------ */
 

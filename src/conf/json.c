@@ -47,7 +47,7 @@ static size_t too_deep_at(struct str text)
 int json_parse(struct str text, struct json **ret, struct err *err)
 {
     if (text.len > CONF_JSON_MAX)
-        return err_set(err, -E2BIG, "JSON text of %zu bytes is too long; the limit is %d bytes", text.len, CONF_JSON_MAX);
+        return err_set(err, -E2BIG, "JSON text of %zu bytes is too long; the limit is %zu bytes", text.len, CONF_JSON_MAX);
     if (text.len == 0)
         return err_set(err, -EINVAL, "1:1: the JSON text is empty");
     size_t deep = too_deep_at(text);
@@ -55,18 +55,17 @@ int json_parse(struct str text, struct json **ret, struct err *err)
         struct conf_place p = conf_locate(text, deep);
         return err_set(err, -EINVAL, "%u:%u: JSON is nested more than %d levels deep", p.line, p.column, CONF_DEPTH_MAX);
     }
-    base_autofree struct json *j = calloc(1, sizeof *j);
+    struct json *j = calloc(1, sizeof *j);
     if (!j)
         return err_nomem(err);
     yyjson_read_err why;
     /* Without the in-situ flag the text is only read, so dropping const is safe. */
     j->doc = yyjson_read_opts((char *)(uintptr_t)text.ptr, text.len, YYJSON_READ_NOFLAG, NULL, &why);
     if (!j->doc) {
-        if (why.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION)
-            return err_nomem(err);
-        return fail_at(err, text, why.pos, why.msg);
+        free(j);
+        return why.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION ? err_nomem(err) : fail_at(err, text, why.pos, why.msg);
     }
-    *ret = base_take_ptr(j);
+    *ret = j;
     return 0;
 }
 

@@ -10,7 +10,7 @@
 #include <errno.h>
 
 /* Open containers: a parsed value may lie CONF_DEPTH_MAX deep inside what wraps it. */
-#define OUT_DEPTH_MAX (2 * CONF_DEPTH_MAX)
+#define OUT_DEPTH_MAX ((size_t)2 * CONF_DEPTH_MAX)
 
 struct json_out {
     yyjson_mut_doc *doc;
@@ -21,13 +21,15 @@ struct json_out {
 
 struct json_out *json_out_new(void)
 {
-    base_autofree struct json_out *o = calloc(1, sizeof *o);
+    struct json_out *o = calloc(1, sizeof *o);
     if (!o)
         return NULL;
     o->doc = yyjson_mut_doc_new(NULL);
-    if (!o->doc)
+    if (!o->doc) {
+        free(o);
         return NULL;
-    return base_take_ptr(o);
+    }
+    return o;
 }
 
 struct json_out *json_out_free(struct json_out *o)

@@ -8,13 +8,14 @@
  */
 #include "conf_int.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <yaml.h>
 
 /* Nodes that one file may hold: far over any real fleet, and a bound on what a mebibyte of commas costs. */
 #define YAML_NODES_MAX 65536
 /* Memory of one tree: 65536 nodes of about 100 bytes, their texts with padding, and room to sort keys. */
-#define YAML_TREE_MAX (32 * 1024 * 1024)
+#define YAML_TREE_MAX ((size_t)32 * 1024 * 1024)
 /* Characters of a key that an error shows. */
 #define YAML_SHOW_MAX 64
 
@@ -154,10 +155,34 @@ static int read_key(struct reader *r, const yaml_event_t *e)
     return copy_text(r, e, &in->key);
 }
 
-/* Makes the node of event e and hangs it into what is open. */
-static int add_node(struct reader *r, const yaml_event_t *e, enum yaml_kind kind, struct yaml_node **ret)
+/* Hangs n into what is open, under the key that was read last when that is a map. */
+static void hang(struct reader *r, struct yaml_node *n)
+{
+    if (r->depth == 0) {
+        r->tree->root = n;
+        return;
+    }
+    struct level *in = &r->open[r->depth - 1];
+    if (in->node->kind == YAML_MAP) {
+        n->key = in->key;
+        n->key_line = in->key_at.line;
+        n->key_column = in->key_at.column;
+        in->has_key = false;
+    }
+    if (in->last)
+        in->last->next = n;
+    else
+        in->node->first = n;
+    in->last = n;
+    in->count++;
+}
+
+/* Makes the node of event e. A list or map becomes the innermost that is open. */
+static int add_node(struct reader *r, const yaml_event_t *e, enum yaml_kind kind)
 {
     struct conf_place at = place_of(e->start_mark);
+    if (kind != YAML_SCALAR && r->depth == CONF_DEPTH_MAX)
+        return refuse(r, at, "nested more than %d levels deep", CONF_DEPTH_MAX);
     if (r->nodes == YAML_NODES_MAX)
         return refuse(r, at, "the file holds more than %d values", YAML_NODES_MAX);
     struct yaml_node *n = arena_alloc(r->tree->arena, 1, sizeof *n);
@@ -167,31 +192,13 @@ static int add_node(struct reader *r, const yaml_event_t *e, enum yaml_kind kind
     n->kind = kind;
     n->line = at.line;
     n->column = at.column;
-    if (kind == YAML_SCALAR) {
-        n->quoted = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
-        int rc = copy_text(r, e, &n->text);
-        if (rc < 0)
-            return rc;
+    hang(r, n);
+    if (kind != YAML_SCALAR) {
+        r->open[r->depth++] = (struct level){.node = n};
+        return 0;
     }
-    if (r->depth == 0) {
-        r->tree->root = n;
-    } else {
-        struct level *in = &r->open[r->depth - 1];
-        if (in->node->kind == YAML_MAP) {
-            n->key = in->key;
-            n->key_line = in->key_at.line;
-            n->key_column = in->key_at.column;
-            in->has_key = false;
-        }
-        if (in->last)
-            in->last->next = n;
-        else
-            in->node->first = n;
-        in->last = n;
-        in->count++;
-    }
-    *ret = n;
-    return 0;
+    n->quoted = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
+    return copy_text(r, e, &n->text);
 }
 
 static int by_key_then_place(const void *pa, const void *pb)
@@ -218,13 +225,13 @@ static int refuse_duplicates(const struct reader *r, const struct level *map)
 {
     if (map->count < 2)
         return 0;
-    struct yaml_node **sorted = arena_alloc(r->tree->arena, map->count, sizeof *sorted);
+    struct yaml_node **sorted = arena_alloc(r->tree->arena, map->count, sizeof(struct yaml_node *));
     if (!sorted)
         return err_nomem(r->err);
     size_t n = 0;
     for (struct yaml_node *c = map->node->first; c; c = c->next)
         sorted[n++] = c;
-    qsort(sorted, n, sizeof *sorted, by_key_then_place);
+    qsort(sorted, n, sizeof(struct yaml_node *), by_key_then_place);
     const struct yaml_node *first = NULL, *again = NULL; /* the earliest repetition in the file */
     for (size_t i = 1; i < n; i++) {
         if (str_eq(sorted[i - 1]->key, sorted[i]->key) && (!again || is_before(sorted[i], again))) {
@@ -242,20 +249,9 @@ static int refuse_duplicates(const struct reader *r, const struct level *map)
                   first->key_line);
 }
 
-static int open_level(struct reader *r, const yaml_event_t *e, enum yaml_kind kind)
-{
-    if (r->depth == CONF_DEPTH_MAX)
-        return refuse(r, place_of(e->start_mark), "nested more than %d levels deep", CONF_DEPTH_MAX);
-    struct yaml_node *n;
-    int rc = add_node(r, e, kind, &n);
-    if (rc < 0)
-        return rc;
-    r->open[r->depth++] = (struct level){.node = n};
-    return 0;
-}
-
 static int close_level(struct reader *r)
 {
+    assert(r->depth > 0); /* libyaml's ends have their starts */
     const struct level *done = &r->open[--r->depth];
     return done->node->kind == YAML_MAP ? refuse_duplicates(r, done) : 0;
 }
@@ -286,7 +282,6 @@ static int take_event(struct reader *r, const yaml_event_t *e)
     int rc = refuse_properties(r, e);
     if (rc < 0)
         return rc;
-    struct yaml_node *n;
     bool ends = e->type == YAML_MAPPING_END_EVENT || e->type == YAML_SEQUENCE_END_EVENT;
     bool wants_key = r->depth > 0 && r->open[r->depth - 1].node->kind == YAML_MAP && !r->open[r->depth - 1].has_key;
     if (e->type == YAML_ALIAS_EVENT)
@@ -300,11 +295,11 @@ static int take_event(struct reader *r, const yaml_event_t *e)
         r->had_document = true;
         return 0;
     case YAML_SCALAR_EVENT:
-        return add_node(r, e, YAML_SCALAR, &n);
+        return add_node(r, e, YAML_SCALAR);
     case YAML_MAPPING_START_EVENT:
-        return open_level(r, e, YAML_MAP);
+        return add_node(r, e, YAML_MAP);
     case YAML_SEQUENCE_START_EVENT:
-        return open_level(r, e, YAML_SEQ);
+        return add_node(r, e, YAML_SEQ);
     case YAML_MAPPING_END_EVENT:
     case YAML_SEQUENCE_END_EVENT:
         return close_level(r);
@@ -353,7 +348,7 @@ static size_t bad_byte_at(struct str text)
 static int check_text(const struct reader *r)
 {
     if (r->text.len > CONF_YAML_MAX)
-        return refuse(r, (struct conf_place){1, 1}, "the file is larger than %d KiB", CONF_YAML_MAX / 1024);
+        return refuse(r, (struct conf_place){1, 1}, "the file is larger than %zu KiB", CONF_YAML_MAX / 1024);
     if (str_is_utf8(r->text))
         return 0;
     size_t at = bad_byte_at(r->text);
@@ -364,6 +359,8 @@ static int check_text(const struct reader *r)
 
 int yaml_parse(struct str text, const char *name, struct yaml **ret, struct err *err)
 {
+    if (!text.ptr)
+        text = STR("");
     if (str_starts(text, STR("\xEF\xBB\xBF")))
         text = (struct str){text.ptr + 3, text.len - 3};
     struct reader r = {.text = text, .name = name, .err = err};
@@ -380,7 +377,7 @@ int yaml_parse(struct str text, const char *name, struct yaml **ret, struct err 
         return err_nomem(err);
     }
     yaml_parser_set_encoding(&p, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&p, (const unsigned char *)(text.ptr ? text.ptr : ""), text.len);
+    yaml_parser_set_input_string(&p, (const unsigned char *)text.ptr, text.len);
     r.tree = y;
     rc = read_events(&r, &p);
     yaml_parser_delete(&p);

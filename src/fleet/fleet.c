@@ -82,7 +82,7 @@ static int default_endpoints(struct fleet_reader *r)
     if (f->n_services == 0)
         return 0;
     struct fleet_endpoint *all = arena_alloc(r->arena, f->n_services, sizeof *all);
-    const struct fleet_service **refs = arena_alloc(r->arena, f->n_services, sizeof *refs);
+    const struct fleet_service **refs = arena_alloc(r->arena, f->n_services, sizeof(struct fleet_service *));
     if (!all || !refs)
         return err_nomem(r->err);
     for (size_t i = 0; i < f->n_services; i++) {
@@ -158,7 +158,7 @@ int fleet_load(const char *path, const struct fleet_options *opt, struct fleet *
     base_autobuf struct buf text = BUF_INIT(CONF_YAML_MAX);
     int rc = os_read_file(AT_FDCWD, path, &text, err);
     if (rc == -EFBIG)
-        return err_set(err, -EINVAL, "%s:1:1: the file is larger than %d KiB", path, CONF_YAML_MAX / 1024);
+        return err_set(err, -EINVAL, "%s:1:1: the file is larger than %zu KiB", path, CONF_YAML_MAX / 1024);
     return rc < 0 ? rc : fleet_parse(buf_str(&text), path, opt, ret, err);
 }
 

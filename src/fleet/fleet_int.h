@@ -16,7 +16,7 @@
 #define FLEET_PACKAGES_MAX 256 /* of one runtime */
 #define FLEET_SPEC_MAX 8       /* speculation types of one service; the engine knows ten, few of which go together */
 #define FLEET_SHOW_MAX 80      /* characters of outside text in a message */
-#define FLEET_MEMORY_MAX (32 * 1024 * 1024) /* everything that one fleet holds; a file is at most a mebibyte */
+#define FLEET_MEMORY_MAX ((size_t)32 * 1024 * 1024) /* everything that one fleet holds; a file is at most a mebibyte */
 
 struct fleet_reader {
     struct arena *arena;   /* of the fleet */

@@ -15,7 +15,7 @@
 static int refuse_v(const struct fleet_reader *r, struct fleet_pos at, const char *fmt, va_list ap) BASE_PRINTF(3, 0);
 static int refuse_v(const struct fleet_reader *r, struct fleet_pos at, const char *fmt, va_list ap)
 {
-    base_autobuf struct buf say = BUF_INIT(4 * ERR_TEXT_MAX);
+    base_autobuf struct buf say = BUF_INIT((size_t)4 * ERR_TEXT_MAX);
     buf_addv(&say, fmt, ap);
     if (buf_status(&say) < 0)
         return err_nomem(r->err);
@@ -212,7 +212,7 @@ int fleet_map(struct fleet_reader *r, const struct yaml_node *n)
 
 static int read_list(struct fleet_reader *r, const struct fleet_key *k, const struct yaml_node *n, void *part)
 {
-    size_t count;
+    size_t count = 0;
     int rc = fleet_list(r, n, k->min, k->max, &count);
     if (rc < 0 || count == 0)
         return rc;

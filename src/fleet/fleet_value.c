@@ -187,18 +187,18 @@ int fleet_read_model_ref(struct fleet_reader *r, const struct yaml_node *n, void
 int fleet_read_service_refs(struct fleet_reader *r, const struct yaml_node *n, void *part)
 {
     struct fleet_endpoint *e = part;
-    size_t count;
+    size_t count = 0;
     int rc = fleet_list(r, n, 1, FLEET_SERVICES_MAX, &count);
     if (rc < 0)
         return rc;
-    const struct fleet_service **refs = arena_alloc(r->arena, count, sizeof *refs);
+    const struct fleet_service **refs = arena_alloc(r->arena, count, sizeof(struct fleet_service *));
     if (!refs)
         return err_nomem(r->err);
     for (const struct yaml_node *c = n->first; c; c = c->next) {
         size_t i = r->item++;
         const void *found = NULL;
         rc = read_ref(r, c, "service", r->fleet->services, r->fleet->n_services, sizeof *r->fleet->services, &found);
-        if (rc < 0)
+        if (!found)
             return rc;
         for (size_t k = 0; k < i; k++)
             if (refs[k] == found)
@@ -227,7 +227,7 @@ static int refuse_same_device(struct fleet_reader *r, const struct yaml_node *n,
 int fleet_read_devices(struct fleet_reader *r, const struct yaml_node *n, void *part)
 {
     struct fleet_host *h = part;
-    size_t count;
+    size_t count = 0;
     int rc = fleet_list(r, n, 1, FLEET_DEVICES_MAX, &count);
     if (rc < 0)
         return rc;
@@ -277,7 +277,7 @@ int fleet_read_split(struct fleet_reader *r, const struct yaml_node *n, void *pa
         return 0; /* as the defaults have it */
     if (n->kind != YAML_SEQ)
         return fleet_refuse(r, n, "%s must be 'auto' or a list of shares, such as [36, 29]", fleet_label(r));
-    size_t count;
+    size_t count = 0;
     int rc = fleet_list(r, n, 1, FLEET_DEVICES_MAX, &count);
     if (rc < 0)
         return rc;
