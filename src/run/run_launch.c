@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -88,6 +89,21 @@ static int bind_weights(struct run_service *s, struct binds *b, struct err *err)
     return rc;
 }
 
+/* A path as the engine gets it: its folder without links and "..", as it can be shown at the same place inside; the file's own name is kept, since the parts of a set are
+ * found by it. */
+static int plain_path(struct run_service *s, const char *path, const char **ret, struct err *err)
+{
+    char real[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    base_autofree char *dir = str_dup((struct str){path, slash ? (size_t)(slash - path) : 0});
+    if (!dir)
+        return err_nomem(err);
+    if (!realpath(*dir ? dir : "/", real))
+        return err_sys(err, -errno, "cannot use '%s'", path);
+    *ret = arena_printf(s->arena, "%s%s", strcmp(real, "/") == 0 ? "" : real, slash ? slash : path);
+    return *ret ? 0 : err_nomem(err);
+}
+
 static int payload_path(struct run_service *s, const char *file, const char **ret, struct err *err)
 {
     *ret = NULL;
@@ -95,10 +111,7 @@ static int payload_path(struct run_service *s, const char *file, const char **re
         return 0;
     base_autobuf struct buf b = BUF_INIT(8192);
     int rc = store_payload_path(s->env->store, s->service->model, file, &b, err);
-    if (rc < 0)
-        return rc;
-    *ret = arena_dup(s->arena, buf_str(&b));
-    return *ret ? 0 : err_nomem(err);
+    return rc < 0 ? rc : plain_path(s, b.ptr, ret, err);
 }
 
 /* A generic engine of the host: whatever its command names by an absolute path, and the folder that its program was installed into. */
@@ -140,7 +153,8 @@ static int find_paths(struct run_service *s, struct binds *b, struct err *err)
         rc = payload_path(s, m->projector, &s->paths.projector, err);
     if (rc == 0)
         rc = payload_path(s, m->drafter, &s->paths.drafter, err);
-    s->paths.template_file = m->template_file;
+    if (rc == 0 && m->template_file)
+        rc = plain_path(s, m->template_file, &s->paths.template_file, err);
     if (rc == 0)
         rc = bind_weights(s, b, err);
     if (rc == 0)
