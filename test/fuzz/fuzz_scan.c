@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The scanner over any bytes; where the strict reader accepts the text as an object, both must agree about the member.
+ */
+#include <conf/conf.h>
+
+#include <assert.h>
+#include <stdint.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct str text = {(const char *)data, size};
+    size_t off = 0, len = 0;
+    int r = json_scan_member(text, "model", &off, &len, NULL);
+    if (r == 0) {
+        assert(off <= size && len <= size - off && len > 0);
+        base_autobuf struct buf out = BUF_INIT(1 << 20);
+        (void)!json_scan_string((struct str){text.ptr + off, len}, &out, NULL);
+    }
+    struct json *j = NULL;
+    if (json_parse(text, &j, NULL) == 0) {
+        json_val member = json_get(json_root(j), "model");
+        assert(!json_is_obj(json_root(j)) || (member != NULL) == (r == 0));
+        json_free(j);
+    }
+    return 0;
+}

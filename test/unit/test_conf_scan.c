@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Finding a member of a JSON object without a tree.
+ */
+#include <conf/conf.h>
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+static void finds(const char *text, const char *want)
+{
+    size_t off = 0, len = 0;
+    struct err err;
+    assert_int_equal(json_scan_member(str_of(text), "model", &off, &len, &err), 0);
+    assert_true(str_eq_c((struct str){text + off, len}, want));
+}
+
+static void refuses(const char *text, int code)
+{
+    size_t off = 77, len = 77;
+    struct err err;
+    assert_int_equal(json_scan_member(str_of(text), "model", &off, &len, &err), code);
+    assert_int_equal(err.code, code);
+    assert_int_equal(off, 77);
+}
+
+static void test_member(void **state)
+{
+    (void)state;
+    finds("{\"model\":\"tiny\"}", "\"tiny\"");
+    finds(" { \"a\" : [1, {\"model\": 2}], \"model\" :  \"x\" , \"z\":null}\n", "\"x\"");
+    finds("{\"messages\":[{\"content\":\"\\\"model\\\":\\\"no\\\"\"}],\"model\":\"yes\"}", "\"yes\"");
+    finds("{\"a\":\"ends with a backslash \\\\\",\"model\":\"b\"}", "\"b\"");
+    finds("{\"model\":17 }", "17");
+    finds("{\"model\":{\"a\":[\"}\"]}}", "{\"a\":[\"}\"]}");
+}
+
+static void test_last_of_two_counts(void **state)
+{
+    (void)state;
+    finds("{\"model\":\"one\",\"model\":\"two\"}", "\"two\"");
+}
+
+static void test_escaped_key(void **state)
+{
+    (void)state;
+    finds("{\"mod\\u0065l\":\"tiny\"}", "\"tiny\"");
+}
+
+static void test_not_there(void **state)
+{
+    (void)state;
+    refuses("{}", -ENOENT);
+    refuses("{\"a\":{\"model\":\"x\"}}", -ENOENT);
+    refuses("{\"Model\":\"x\"}", -ENOENT);
+}
+
+static void test_broken(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "", " ", "[]", "\"model\"", "{", "{\"model\"", "{\"model\":", "{\"model\":}", "{\"model\":\"x", "{\"model\":\"x\"", "{\"model\":\"x\",}", "{\"model\":\"x\" \"a\":1}",
+        "{model:\"x\"}", "{\"model\":[1,2}", "{\"a\":\"\\", "{,\"model\":1}",
+    };
+    for (size_t i = 0; i < BASE_COUNT(texts); i++)
+        refuses(texts[i], -EBADMSG);
+}
+
+static void test_deep_text_needs_no_stack(void **state)
+{
+    (void)state;
+    base_autobuf struct buf b = BUF_INIT(4 << 20);
+    buf_add_c(&b, "{\"a\":");
+    for (int i = 0; i < 1000000; i++)
+        buf_add_char(&b, '[');
+    for (int i = 0; i < 1000000; i++)
+        buf_add_char(&b, ']');
+    buf_add_c(&b, ",\"model\":\"x\"}");
+    assert_int_equal(buf_status(&b), 0);
+    finds(b.ptr, "\"x\"");
+}
+
+static void test_string(void **state)
+{
+    (void)state;
+    base_autobuf struct buf out = BUF_INIT(64);
+    struct err err;
+    assert_int_equal(json_scan_string(STR("\"a\\u00e9\\n\\\"\""), &out, &err), 0);
+    assert_string_equal(out.ptr, "a\xc3\xa9\n\"");
+    buf_clear(&out);
+    assert_int_equal(json_scan_string(STR("17"), &out, &err), -EBADMSG);
+    assert_int_equal(json_scan_string(STR("\"a"), &out, &err), -EBADMSG);
+    assert_int_equal(json_scan_string(STR("\"\\ud800\""), &out, &err), -EBADMSG);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_member),
+        cmocka_unit_test(test_last_of_two_counts),
+        cmocka_unit_test(test_escaped_key),
+        cmocka_unit_test(test_not_there),
+        cmocka_unit_test(test_broken),
+        cmocka_unit_test(test_deep_text_needs_no_stack),
+        cmocka_unit_test(test_string),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
