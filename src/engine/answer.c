@@ -8,7 +8,7 @@
 #include <conf/conf.h>
 #include <errno.h>
 
-#define NAMED_MAX 300U /* characters of names listed in an error */
+#define NAMED_MAX 300UL /* characters of names listed in an error */
 
 const char *quote(struct str s, char out[QUOTE_MAX])
 {

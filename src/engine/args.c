@@ -34,7 +34,7 @@ void args_add(struct args *args, const char *word)
 
 void args_addf(struct args *args, const char *fmt, ...)
 {
-    base_autobuf struct buf b = BUF_INIT(64U * 1024);
+    base_autobuf struct buf b = BUF_INIT(64UL * 1024);
     va_list ap;
     va_start(ap, fmt);
     buf_addv(&b, fmt, ap);

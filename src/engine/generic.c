@@ -7,7 +7,7 @@
 
 #include <errno.h>
 
-#define WORD_MAX (64U * 1024) /* bytes of one word after replacement */
+#define WORD_MAX (64UL * 1024) /* bytes of one word after replacement */
 
 /* Copies word to out with {port}, {bind} and {model} replaced; other braces stay (JSON is full of them). */
 static int expand(const struct fleet_service *s, const struct engine_paths *p, struct str word, struct buf *out, struct err *err)
@@ -70,7 +70,7 @@ static const char *const env[] = {NULL};
 const struct engine_kind engine_generic = {
     .name = "generic",
     .env = env,
-    .start_ms = 10 * 60 * 1000ULL, /* nothing is known of what it does at a start */
+    .start_ms = 10ULL * 60 * 1000, /* nothing is known of what it does at a start */
     .argv = generic_argv,
     .message = generic_message,
     .words = words,

@@ -209,7 +209,7 @@ static void add_placement(struct args *args, const struct fleet_service *s, cons
     bool given = !sh->split_auto && sh->n_split > 0;
     if (sh->gpu_layers == 0 || (!given && n < 2))
         return;
-    base_autobuf struct buf shares = BUF_INIT(FLEET_DEVICES_MAX * 32U);
+    base_autobuf struct buf shares = BUF_INIT(FLEET_DEVICES_MAX * 32UL);
     for (size_t i = 0; i < (given ? sh->n_split : n); i++) {
         buf_add_c(&shares, i ? "," : "");
         if (given)
@@ -234,7 +234,7 @@ static void add_devices(struct args *args, const struct fleet_service *s, const 
     }
     if (!s->host || s->host->n_devices == 0)
         return;
-    base_autobuf struct buf list = BUF_INIT(FLEET_DEVICES_MAX * 128U);
+    base_autobuf struct buf list = BUF_INIT(FLEET_DEVICES_MAX * 128UL);
     for (size_t i = 0; i < s->host->n_devices; i++)
         buf_addf(&list, "%s%s", i ? "," : "", s->host->devices[i].name);
     args_add(args, names[0]);
@@ -435,7 +435,7 @@ const struct engine_kind engine_llama = {
     .identity = "/v1/models",
     .props = "/props",
     .idle = "/slots",
-    .start_ms = 60 * 1000ULL, /* device start and warm-up: seconds, a minute on a cold driver */
+    .start_ms = 60ULL * 1000, /* device start and warm-up: seconds, a minute on a cold driver */
     .metrics = &metrics,
     .argv = llama_argv,
     .props_check = llama_props_check,

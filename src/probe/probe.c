@@ -107,7 +107,7 @@ static void next(struct probe_ready *p)
 static void ask(struct probe_ready *p)
 {
     struct err err;
-    struct arena *a = arena_new(64U * 1024);
+    struct arena *a = arena_new(64UL * 1024);
     const char *path = NULL, *body = NULL;
     int r = a ? question(p, a, &path, &body) : -ENOMEM;
     while (r == 0 && !path && p->step != PROBE_DONE) {

@@ -11,7 +11,7 @@
 #define PROBE_POLL_MS 1000            /* between two questions for idleness */
 #define PROBE_ANSWER_MS 10000         /* for one answer; a loading engine may be slow to take a connection */
 #define PROBE_TOKEN_MS 120000         /* for one token at least: the first one reads weights that were only mapped */
-#define PROBE_BODY_MAX (4U * 1024 * 1024) /* of an answer: /props quotes the whole chat template */
+#define PROBE_BODY_MAX (4UL * 1024 * 1024) /* of an answer: /props quotes the whole chat template */
 
 /* Asks once on a fresh connection: a pooled one may lead to a process that is gone. body NULL is a GET, else a POST of JSON. NULL without memory. */
 struct httpio_fetch *probe_ask(struct httpio_client *c, const struct probe_target *t, const char *path, const char *body, uint64_t timeout_ms,
