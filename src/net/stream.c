@@ -145,6 +145,24 @@ static void alloc_cb(uv_handle_t *handle, size_t wanted, uv_buf_t *buf)
     *buf = uv_buf_init(s->loop->rbuf, sizeof(s->loop->rbuf));
 }
 
+/* libuv makes up an end when the descriptor is hung up after a short read, and would hide a reset behind it, which cuts a message where an end completes
+ * it. So the kernel is asked. */
+static void read_rest(struct net_stream *s)
+{
+    ssize_t n;
+
+    do {
+        n = recv(stream_fd(s), s->loop->rbuf, sizeof(s->loop->rbuf), MSG_DONTWAIT);
+        if (n > 0 && s->ops.on_data)
+            s->ops.on_data(s->ctx, (struct str){s->loop->rbuf, (size_t)n});
+        if (s->closing)
+            return;
+    } while (n > 0 || (n < 0 && errno == EINTR));
+    if (n < 0 && errno != EAGAIN && s->error == 0)
+        s->error = -errno;
+    report_end(s, s->error);
+}
+
 static void read_cb(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct net_stream *s = stream->data;
@@ -155,7 +173,7 @@ static void read_cb(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
             s->ops.on_data(s->ctx, (struct str){buf->base, (size_t)n});
     } else if (n == UV_EOF) {
         (void)uv_read_stop(stream);
-        report_end(s, s->error);
+        read_rest(s);
     } else if (n < 0) {
         (void)uv_read_stop(stream);
         if (s->error == 0)

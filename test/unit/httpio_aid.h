@@ -87,8 +87,9 @@ static inline void raw_on_connect(void *ctx, int status)
 {
     struct raw *r = ctx;
 
-    assert_int_equal(status, 0);
-    r->connected = true;
+    r->connected = status == 0;
+    r->ended = status < 0;
+    r->status = status;
     net_loop_stop(r->w->loop);
 }
 
@@ -132,11 +133,17 @@ static inline void raw_init(struct raw *r, struct world *w)
     *r = (struct raw){.w = w, .got = BUF_INIT(64 * 1024 * 1024)};
 }
 
-static inline void raw_connect(struct raw *r, struct world *w, const struct net_addr *a)
+static inline void raw_try_connect(struct raw *r, struct world *w, const struct net_addr *a)
 {
     raw_init(r, w);
     assert_int_equal(net_connect(w->loop, a, &raw_ops, r, &r->s, NULL), 0);
-    WAIT(w, r->connected);
+    WAIT(w, r->connected || r->ended);
+}
+
+static inline void raw_connect(struct raw *r, struct world *w, const struct net_addr *a)
+{
+    raw_try_connect(r, w, a);
+    assert_true(r->connected);
 }
 
 static inline void raw_send_bytes(struct raw *r, struct str data)
@@ -170,10 +177,12 @@ static inline bool raw_has_end(const struct raw *r, const char *text)
 /* How often text was received. */
 static inline size_t raw_count(const struct raw *r, const char *text)
 {
-    size_t n = 0;
+    size_t n = 0, len = strlen(text);
 
-    for (const char *p = raw_got(r); (p = strstr(p, text)); p += strlen(text))
-        n++;
+    /* Not strstr, which under ASan looks at all that follows each time. */
+    for (size_t i = 0; i + len <= r->got.len; i++)
+        if (r->got.ptr[i] == text[0] && memcmp(r->got.ptr + i, text, len) == 0)
+            n++;
     return n;
 }
 

@@ -856,25 +856,25 @@ static void writing_stalls(void **state)
     struct site t;
     struct raw r;
 
-    l.write_stall_ms = 200;
+    l.write_stall_ms = 400;
     site_open_limits(&t, &l);
     raw_connect(&r, &t.w, &t.addr);
     net_stream_read(r.s, false);
     raw_send(&r, GET("/big"));
     WAIT(&t.w, t.n == 1);
-    for (int i = 0; i < 12; i++) { /* a slow reader is not a stalled one */
+    for (int i = 0; i < 6; i++) { /* a slow reader is not a stalled one */
         size_t before = r.got.len;
 
         net_stream_read(r.s, true);
-        WAIT(&t.w, r.got.len > before + 300000 || !t.all[0].x);
+        WAIT(&t.w, r.got.len > before || !t.all[0].x);
         net_stream_read(r.s, false);
-        world_nap(&t.w, 40);
+        world_nap(&t.w, 100);
         assert_string_equal(t.all[0].log, "R");
     }
     uint64_t start = net_loop_now_ms(t.w.loop);
     WAIT(&t.w, !t.all[0].x);
     assert_string_equal(t.all[0].log, "R-");
-    assert_true(net_loop_now_ms(t.w.loop) - start >= 100);
+    assert_true(net_loop_now_ms(t.w.loop) - start >= 200);
     raw_close(&r, false);
     site_close(&t);
 }
@@ -925,7 +925,7 @@ static void a_flood_of_connections(void **state)
     l.connections = 1;
     site_open_limits(&t, &l);
     for (size_t i = 0; i < BASE_COUNT(r); i++)
-        raw_connect(&r[i], &t.w, &t.addr);
+        raw_try_connect(&r[i], &t.w, &t.addr);
     for (size_t i = 1; i < BASE_COUNT(r); i++) {
         WAIT(&t.w, r[i].ended);
         if (raw_has(&r[i], "503"))

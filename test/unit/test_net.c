@@ -771,6 +771,26 @@ static void reset_is_seen(void **state)
     pair_close(&p);
 }
 
+/* Data and a reset that arrive together: the data is handed over, and the end is not taken for a clean one. */
+static void reset_behind_data(void **state)
+{
+    (void)state;
+    struct pair p;
+
+    pair_open(&p);
+    assert_int_equal(put(&p.a, "half an answ"), 0);
+    p.a.s = net_stream_close(p.a.s, true);
+    p.a.stop_at_close = true;
+    run(&p.w);
+    net_stream_read(p.b.s, true);
+    p.b.stop_at_end = true;
+    run(&p.w);
+    assert_string_equal(p.b.got.ptr, "half an answ");
+    assert_int_equal(p.b.end_status, -ECONNRESET);
+    assert_string_equal(p.b.log, "de");
+    pair_close(&p);
+}
+
 /* Lets the loop turn until the kernel has told `e` that its peer is gone and a write fails. */
 static void write_until_broken(struct end *e)
 {
@@ -1152,6 +1172,7 @@ int main(void)
         cmocka_unit_test(closed_in_callback),
         cmocka_unit_test(closed_with_queue),
         cmocka_unit_test(reset_is_seen),
+        cmocka_unit_test(reset_behind_data),
         cmocka_unit_test(answer_before_break),
         cmocka_unit_test(break_without_reading),
         cmocka_unit_test(break_then_reading_off),
