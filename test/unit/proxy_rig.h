@@ -452,7 +452,7 @@ static inline void ask(struct client *c, const char *method, const char *target,
     WAIT(c->done);
 }
 
-static void raw_data(void *ctx, struct str data)
+static inline void raw_data(void *ctx, struct str data)
 {
     struct client *c = ctx;
     buf_add_str(&c->body, data);
@@ -460,7 +460,7 @@ static void raw_data(void *ctx, struct str data)
     rig_poke();
 }
 
-static void raw_end(void *ctx, int status)
+static inline void raw_end(void *ctx, int status)
 {
     struct client *c = ctx;
     c->done = true;
@@ -468,10 +468,16 @@ static void raw_end(void *ctx, int status)
     rig_poke();
 }
 
+static inline void raw_connect(void *ctx, int status)
+{
+    (void)ctx;
+    assert_int_equal(status, 0);
+}
+
 /* A connection of its own that sends these bytes; everything that comes back is in body. */
 static inline void raw_start(struct client *c, const char *bytes)
 {
-    static const struct net_stream_ops ops = {.on_data = raw_data, .on_end = raw_end};
+    static const struct net_stream_ops ops = {.on_connect = raw_connect, .on_data = raw_data, .on_end = raw_end};
     struct str part = str_of(bytes);
     client_init(c);
     assert_int_equal(net_connect(rig.loop, &rig.addr, &ops, c, &c->raw, NULL), 0);
