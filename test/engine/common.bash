@@ -45,7 +45,7 @@ for x in s: x.bind(("127.0.0.1", 0))
 print(*[x.getsockname()[1] for x in s])' "$1"
 }
 
-# The fleet of most tests: two replicas behind one endpoint. $1: more keys of alpha.
+# The fleet of most tests: two replicas behind one endpoint. With $endless they generate beyond the context.
 write_fleet() {
 	cat >"$fleet" <<-EOT
 		version: 1
@@ -55,8 +55,8 @@ write_fleet() {
 		models:
 		  tiny: {source: "file:$models", weights: $weights}
 		services:
-		  alpha: {runtime: llama, model: tiny, port: $port_a, context: ${context:-2048}, slots: 2, threads: 1${1:+, $1}}
-		  beta: {runtime: llama, model: tiny, port: $port_b, context: ${context:-2048}, slots: 2, threads: 1}
+		  alpha: {runtime: llama, model: tiny, port: $port_a, context: 2048, slots: 2, threads: 1${endless:+, args: [--context-shift]}}
+		  beta: {runtime: llama, model: tiny, port: $port_b, context: 2048, slots: 2, threads: 1${endless:+, args: [--context-shift]}}
 		endpoints:
 		  tiny: {services: [alpha, beta], aliases: [gpt-4o]}
 		router: {listen: "127.0.0.1:$router_port"}
@@ -94,6 +94,7 @@ wait_for() {
 
 is_state() { [ "$(status_of "$1" state)" = "$2" ]; }
 is_gone() { ! kill -0 "$1" 2>/dev/null; }
+is_gone_or_zombie() { ! [ -e "/proc/$1" ] || grep -q '^State:.Z' "/proc/$1/status"; }
 
 # The processes of this fleet's engines, found by their ports, which no other test has.
 engines() {
