@@ -46,7 +46,7 @@ void httpio_conn_write(struct httpio_conn *c, const struct str *parts, size_t n_
     }
     if (c->write_since == 0 && net_stream_queued(c->stream) > 0) {
         c->write_since = now_ms(c);
-        c->write_seen = c->given - net_stream_queued(c->stream);
+        c->write_seen = c->given - net_stream_unsent(c->stream);
         httpio_sweep_want(&c->server->sweep, httpio_conn_due(c, c->write_since));
     }
 }
@@ -504,7 +504,7 @@ static uint64_t write_due(struct httpio_conn *c, uint64_t now, uint64_t *ret_loo
     *ret_look = UINT64_MAX;
     if (c->write_since == 0 || limit == 0)
         return UINT64_MAX;
-    uint64_t gone = c->given - net_stream_queued(c->stream);
+    uint64_t gone = c->given - net_stream_unsent(c->stream);
     if (gone != c->write_seen) {
         c->write_seen = gone;
         c->write_since = now;

@@ -74,6 +74,7 @@ void net_stream_set_ops(struct net_stream *s, const struct net_stream_ops *ops, 
  * had sent before was read, so that a caller may leave it to on_end. */
 int net_stream_write(struct net_stream *s, const struct str *parts, size_t n_parts) BASE_MUST_USE;
 size_t net_stream_queued(const struct net_stream *s); /* bytes not written yet */
+size_t net_stream_unsent(const struct net_stream *s); /* these and what the kernel holds because the peer has not taken it. One system call */
 void net_stream_read(struct net_stream *s, bool on);  /* stops and resumes reading: back-pressure */
 bool net_stream_quiet(const struct net_stream *s);    /* connected and nothing waits to be read: no byte, no end, no error. One system call */
 /* Finishes our sending side once the queue is empty. */

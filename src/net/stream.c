@@ -9,7 +9,9 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -332,6 +334,15 @@ int net_stream_write(struct net_stream *s, const struct str *parts, size_t n_par
 size_t net_stream_queued(const struct net_stream *s)
 {
     return s->wait.len + (s->flying ? uv_stream_get_write_queue_size(&s->uv.stream) : 0);
+}
+
+size_t net_stream_unsent(const struct net_stream *s)
+{
+    int held = 0;
+
+    if (s->connecting || s->closing || ioctl(stream_fd(s), SIOCOUTQ, &held) < 0 || held < 0)
+        held = 0;
+    return net_stream_queued(s) + (size_t)held;
 }
 
 void net_stream_shutdown(struct net_stream *s)

@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -144,6 +145,21 @@ static inline void raw_connect(struct raw *r, struct world *w, const struct net_
 {
     raw_try_connect(r, w, a);
     assert_true(r->connected);
+}
+
+/* With small buffers, so that the peer soon notices that nothing is read. It does not read yet. */
+static inline void raw_connect_narrow(struct raw *r, struct world *w, const struct net_addr *a)
+{
+    struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = htons(a->port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), bytes = 32 * 1024;
+
+    raw_init(r, w);
+    assert_true(fd >= 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes)), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&in, sizeof(in)), 0);
+    assert_int_equal(net_stream_from_fd(w->loop, fd, &raw_ops, r, &r->s, NULL), 0);
+    net_stream_read(r->s, false);
+    r->connected = true;
 }
 
 static inline void raw_send_bytes(struct raw *r, struct str data)

@@ -856,17 +856,16 @@ static void writing_stalls(void **state)
     struct site t;
     struct raw r;
 
-    l.write_stall_ms = 400;
+    l.write_stall_ms = 300;
     site_open_limits(&t, &l);
-    raw_connect(&r, &t.w, &t.addr);
-    net_stream_read(r.s, false);
+    raw_connect_narrow(&r, &t.w, &t.addr);
     raw_send(&r, GET("/big"));
     WAIT(&t.w, t.n == 1);
-    for (int i = 0; i < 5; i++) { /* a slow reader is not a stalled one */
+    for (int i = 0; i < 8; i++) { /* a slow reader is not a stalled one */
         size_t before = r.got.len;
 
         net_stream_read(r.s, true);
-        WAIT(&t.w, r.got.len > before + 600000 || !t.all[0].x); /* enough for the kernel to open its window again */
+        WAIT(&t.w, r.got.len > before + 60000 || !t.all[0].x); /* enough to open its window again */
         net_stream_read(r.s, false);
         world_nap(&t.w, 100);
         assert_string_equal(t.all[0].log, "R");
