@@ -224,6 +224,8 @@ struct gguf_st;
 int gguf_st_open(const struct gguf_source *src, struct gguf_st **ret, struct err *err) BASE_MUST_USE;
 struct gguf_st *gguf_st_free(struct gguf_st *s);
 const struct gguf_st_info *gguf_st_info(const struct gguf_st *s);
+/* 0, or -ENODATA when the file is cut short. */
+int gguf_st_whole(const struct gguf_st *s, struct err *err) BASE_MUST_USE;
 const struct gguf_st_tensor *gguf_st_tensor(const struct gguf_st *s, size_t i); /* in the order of the data */
 const struct gguf_st_tensor *gguf_st_find(const struct gguf_st *s, struct str name); /* NULL: not there */
 /* The i-th pair of __metadata__. */

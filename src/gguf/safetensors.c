@@ -308,6 +308,15 @@ const struct gguf_st_info *gguf_st_info(const struct gguf_st *s)
     return &s->info;
 }
 
+int gguf_st_whole(const struct gguf_st *s, struct err *err)
+{
+    char missing[UNITS_TEXT];
+    if (!s->info.missing_bytes)
+        return 0;
+    return err_set(err, -ENODATA, "the file ends at byte %" PRIu64 ": %s of %" PRIu64 " bytes are missing; fetch it again", s->info.file_bytes, units_show_bytes(s->info.missing_bytes, missing),
+                   s->info.header_bytes + s->info.data_bytes);
+}
+
 const struct gguf_st_tensor *gguf_st_tensor(const struct gguf_st *s, size_t i)
 {
     assert(i < s->info.n_tensors);

@@ -197,10 +197,11 @@ int gguf_set_check(struct gguf_part *parts, size_t n, struct err *err)
         assert(parts[i].g || parts[i].state != GGUF_PART_OK);
         if (parts[i].state != GGUF_PART_OK)
             continue;
-        judge_alone(parts, i, n);
         /* a type that is unknown here is no fault of a part */
-        if (parts[i].state == GGUF_PART_OK && (parts[i].g->info.faults & (GGUF_CUT | GGUF_JOINED)) && gguf_whole(parts[i].g, &why) < 0)
+        if ((parts[i].g->info.faults & (GGUF_CUT | GGUF_JOINED)) && gguf_whole(parts[i].g, &why) < 0)
             mark(&parts[i], GGUF_PART_BAD, &why);
+        else
+            judge_alone(parts, i, n);
     }
     uint64_t total = 0;
     for (size_t i = 0; i < n; i++) {

@@ -15,6 +15,7 @@
 
 #include <base/base.h>
 #include <fleet/fleet.h>
+#include <gguf/gguf.h>
 #include <os/os.h>
 
 struct store;
@@ -99,3 +100,23 @@ struct store_launch {
 int store_launch_make(struct store *s, const struct store_runtime *r, enum store_confine c, const char *const *args, size_t n_args, const struct store_bind *binds, size_t n_binds,
                       const char *const *env, size_t n_env, const char *work, struct store_launch *ret, struct err *err) BASE_MUST_USE;
 void store_launch_release(struct store_launch *l);
+
+/* ---- file source for gguf ---------------------------------------------------------------------------------------------- */
+
+/* A source that reads a regular file with pread, so that a file which is cut short meanwhile is an error (-ENODATA) and no signal. The size is the one at the time of opening. A reader points at ret, which must stay where it is. */
+int store_source_open(const char *path, struct gguf_source *ret, struct err *err) BASE_MUST_USE;
+void store_source_close(struct gguf_source *s); /* takes one that was never opened (all zero) */
+/* Whole content of a source into out, within out's ceiling (-EFBIG). */
+int store_source_read(const struct gguf_source *s, struct buf *out, struct err *err) BASE_MUST_USE;
+
+/* One GGUF file, or all parts of the split set that it belongs to. */
+struct store_weights {
+    struct gguf_part *parts;      /* in the set's order; the file itself when n is 1 */
+    struct gguf_source **sources; /* of each part; NULL for one that is missing */
+    size_t n, given;              /* parts[given] is the file that was asked for */
+    int verdict;                  /* of gguf_set_check: 0, or the code in why: parts are wrong or missing, but what is there can be looked at */
+    struct err why;
+};
+/* Fails when path itself cannot be read as GGUF; parts beside it that are wrong are told in verdict. */
+int store_weights_open(const char *path, struct store_weights *ret, struct err *err) BASE_MUST_USE;
+void store_weights_release(struct store_weights *w);

@@ -1082,7 +1082,7 @@ static const struct hostile hostile_cases[] = {
     G(both_counts, 1, "claims 2 metadata keys at byte 16, of at least 14 bytes each, but only 10 bytes follow"),
     G(first_key_zeros, 1, "key 1 of 1 at byte 24 claims a length of 0"),
     /* keys and values */
-    G(cut_key, 1, "ends at byte 100, inside "),
+    G(cut_key, 1, "claims 6 metadata keys at byte 16, of at least 14 bytes each, but only 26 bytes follow"),
     G(cut_kvs, 1, "ends at byte 200, inside "),
     G(key_empty, 1, "claims a length of 0"),
     G(key_long, 1, "claims a length of 65536"),

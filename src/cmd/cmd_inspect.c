@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * berth inspect: what is in model files. Headers alone are read. One part of a split set stands for the whole set, however many of its parts are named. What can be read is shown even when something is wrong; the fault is then
+ * an error on stderr and exit 1.
+ */
+#include "inspect_int.h"
+
+#include <conf/conf.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TEXT_BYTES_MAX (256u << 20)
+
+/* Parts that were shown already; the same set is then not shown again. */
+struct seen {
+    struct arena *arena;
+    const char *paths[CMD_WORDS_MAX * 8];
+    size_t n;
+};
+
+static bool was_seen(const struct seen *s, const char *path)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (strcmp(s->paths[i], path) == 0)
+            return true;
+    return false;
+}
+
+static void remember(struct seen *s, const struct inspect *in)
+{
+    for (size_t i = 0; in->n_parts > 1 && i < in->n_parts && s->n < BASE_COUNT(s->paths); i++) {
+        char *path = arena_dup(s->arena, str_of(in->parts[i].file));
+        if (path)
+            s->paths[s->n++] = path;
+    }
+}
+
+void inspect_each(const struct inspect *in, void (*fn)(void *ctx, const struct inspect_tensor *t), void *ctx)
+{
+    for (size_t p = 0; p < in->weights.n; p++) {
+        const struct gguf *g = in->weights.parts[p].g;
+        for (size_t i = 0; g && i < gguf_info(g)->n_tensors; i++) {
+            const struct gguf_tensor *t = gguf_tensor(g, i);
+            const struct inspect_tensor shown = {t->name, t->type ? t->type->name : gguf_type_past(t->type_id), t->dims, t->n_dims, t->elements, t->off, t->bytes, p};
+            fn(ctx, &shown);
+        }
+    }
+    for (size_t f = 0; f < in->st.n; f++) {
+        const struct gguf_st *s = in->st.files[f];
+        for (size_t i = 0; s && i < gguf_st_info(s)->n_tensors; i++) {
+            const struct gguf_st_tensor *t = gguf_st_tensor(s, i);
+            const struct inspect_tensor shown = {t->name, t->dtype.ptr, t->dims, t->n_dims, t->elements, t->off, t->bytes, f};
+            fn(ctx, &shown);
+        }
+    }
+}
+
+void inspect_release(struct inspect *in)
+{
+    store_weights_release(&in->weights);
+    for (size_t i = 0; i < in->st.n; i++) {
+        gguf_st_free(in->st.files[i]);
+        store_source_close(&in->st.sources[i]);
+    }
+    gguf_index_release(&in->st.index);
+    arena_free(in->arena);
+}
+
+static int read_model(struct inspect *in, struct err *err)
+{
+    struct gguf_source src = {.size = 0};
+    enum gguf_file kind;
+    int r = store_source_open(in->path, &src, err);
+    if (r < 0)
+        return r;
+    r = gguf_sniff(&src, &kind, err);
+    store_source_close(&src);
+    if (r < 0)
+        return r;
+    if (kind == GGUF_FILE_GGUF)
+        return inspect_gguf(in, err);
+    return kind == GGUF_FILE_JSON ? inspect_index(in, err) : inspect_safetensors(in, err);
+}
+
+/* How results leave: as text at once, or gathered in JSON. */
+struct output {
+    bool kv, tensors, color;
+    struct json_out *json; /* NULL: text */
+    size_t shown;
+};
+
+static int print_text(const struct inspect *in, struct output *o)
+{
+    base_autobuf struct buf text = BUF_INIT(TEXT_BYTES_MAX);
+    if (o->shown)
+        buf_add_char(&text, '\n');
+    inspect_text(in, o->kv, o->tensors, o->color, &text);
+    return buf_status(&text) < 0 ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
+}
+
+static void json_failure(struct json_out *json, const char *path, const struct err *err)
+{
+    json_out_obj(json, NULL);
+    json_out_cstr(json, "file", path);
+    json_out_cstr(json, "error", err->text);
+    json_out_end(json);
+}
+
+static int fail(const char *path, const struct err *err)
+{
+    base_autobuf struct buf text = BUF_INIT(16384);
+    buf_add_printable(&text, str_of(path), 4096);
+    return cmd_failf(CMD_FAILED, "%s: %s", text.ptr ? text.ptr : "", err->text);
+}
+
+static int inspect_one(const char *path, struct output *o, struct seen *seen)
+{
+    struct inspect *in = calloc(1, sizeof(*in));
+    struct err err;
+    int r = err_nomem(&err), code = CMD_OK;
+    if (in && (in->arena = arena_new(INSPECT_MEMORY_MAX)) != NULL) {
+        in->path = path;
+        r = read_model(in, &err);
+    }
+    if (r < 0) {
+        if (o->json)
+            json_failure(o->json, path, &err);
+        code = fail(path, &err);
+    } else {
+        if (o->json)
+            inspect_json(in, o->kv, o->tensors, o->json);
+        else
+            code = print_text(in, o);
+        o->shown++;
+        remember(seen, in);
+        if (in->fault)
+            code = fail(path, &in->why);
+    }
+    if (in)
+        inspect_release(in);
+    free(in);
+    return code;
+}
+
+static int print_json(struct json_out *json)
+{
+    base_autobuf struct buf text = BUF_INIT(TEXT_BYTES_MAX);
+    if (json_out_finish(json, true, &text) < 0)
+        return cmd_failf(CMD_FAILED, "out of memory");
+    return cmd_print(buf_str(&text));
+}
+
+static int run_inspect(const struct cmd *c, int argc, char **argv)
+{
+    struct cmd_args a;
+    int code = CMD_OK;
+    if (!cmd_parse(c, argc, argv, 1, CMD_WORDS_MAX, &a, &code))
+        return code;
+    struct output o = {.kv = cmd_given(c, &a, "kv"), .tensors = cmd_given(c, &a, "tensors"), .color = os_term_color(STDOUT_FILENO)};
+    struct seen seen = {.arena = arena_new(INSPECT_MEMORY_MAX)};
+    if (cmd_given(c, &a, "json"))
+        o.json = json_out_new();
+    if (!seen.arena || (cmd_given(c, &a, "json") && !o.json)) {
+        arena_free(seen.arena);
+        json_out_free(o.json);
+        return cmd_failf(CMD_FAILED, "out of memory");
+    }
+    if (o.json)
+        json_out_arr(o.json, NULL);
+    for (size_t i = 0; i < a.n_words; i++) {
+        if (was_seen(&seen, a.words[i]))
+            continue;
+        int r = inspect_one(a.words[i], &o, &seen);
+        if (r != CMD_OK)
+            code = r;
+    }
+    if (o.json) {
+        json_out_end(o.json);
+        int r = print_json(o.json);
+        if (r != CMD_OK)
+            code = r;
+    }
+    json_out_free(o.json);
+    arena_free(seen.arena);
+    return code;
+}
+
+const struct cmd cmd_inspect = {
+    .name = "inspect",
+    .synopsis = "[--kv] [--tensors] [--json] FILE...",
+    .summary = "what is in a model file",
+    .description = "Reads the header of each file and says what model it holds: architecture, parameters, bits per weight, layers by kind, context, experts, tokenizer, and what a drafter needs. The weights are not read, so it takes "
+                   "milliseconds.\n\n"
+                   "FILE is a GGUF file, a part of a split GGUF set (it stands for the whole set, whose parts are found beside it and proven to belong together), a safetensors file, or a model.safetensors.index.json.\n\n"
+                   "What is wrong with a file is said with the place and with what to do: cut short, joined with cat, a web page or a Git LFS pointer instead of the file, a missing or foreign part, anything that engines refuse. "
+                   "A tensor type that is not known here is reported and is no failure. Exit 1 when something is wrong with a file.",
+    .examples = "berth inspect model.gguf\nberth inspect --tensors model-00001-of-00003.gguf\nberth inspect --json --kv model.gguf draft.gguf",
+    .options =
+        {
+            {0, "kv", NULL, "list the metadata too"},
+            {0, "tensors", NULL, "list the tensors too"},
+            CMD_OPTION_JSON,
+        },
+    .run = run_inspect,
+};
