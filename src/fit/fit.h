@@ -14,8 +14,10 @@
 #define FIT_DEVICES_MAX 16
 #define FIT_SERVICES_MAX 32
 #define FIT_OVERRIDES_MAX 64
+#define FIT_DRAFT_OVERRIDES_MAX 16
 #define FIT_NOTES_MAX 64
 #define FIT_FLOOR_DEFAULT (1ull << 30)
+#define FIT_BYTES_MAX (1ull << 62) /* sums saturate here, which fits nowhere */
 
 /* ---- what goes in ------------------------------------------------------------------------------------------------ */
 
@@ -43,6 +45,8 @@ enum fit_spec { FIT_SPEC_NONE = 0, FIT_SPEC_SIMPLE = 1, FIT_SPEC_EAGLE3 = 2, FIT
                 FIT_SPEC_NGRAM_SIMPLE = 32, FIT_SPEC_NGRAM_MAP = 64, FIT_SPEC_NGRAM_MOD = 128, FIT_SPEC_NGRAM_CACHE = 256 }; /* bits */
 #define FIT_SPEC_CONTEXT (FIT_SPEC_SIMPLE | FIT_SPEC_EAGLE3 | FIT_SPEC_MTP | FIT_SPEC_DFLASH | FIT_SPEC_DSPARK)
 
+enum fit_split_mode { FIT_SPLIT_LAYER, FIT_SPLIT_NONE, FIT_SPLIT_ROW, FIT_SPLIT_TENSOR }; /* -sm */
+
 /* The shape as the engine's flags say it. Every field is meant; fit_shape_default gives berth's defaults. */
 struct fit_shape {
     uint32_t context;      /* -c, total; 0: the model's trained context */
@@ -68,9 +72,23 @@ struct fit_shape {
     uint32_t checkpoints;  /* -ctxcp */
     bool embedding;        /* --embedding or reranking: n_outputs_max is n_batch */
     int projector_device;  /* index, -1: first device, -2: CPU */
+    enum fit_split_mode split_mode;
+    uint32_t main_gpu;     /* -mg: with FIT_SPLIT_NONE the only device */
+    uint64_t moe_cache_bytes; /* --moe-cache-mib, over all devices; 0 off */
+    bool adapters;         /* --lora or --control-vector: their bytes are not known here */
+    /* the drafter's own */
+    double draft_p_min;
+    uint32_t draft_cpu_moe; /* -ncmoed N; UINT32_MAX: -cmoed */
+    struct fit_override draft_overrides[FIT_DRAFT_OVERRIDES_MAX]; /* -otd */
+    size_t n_draft_overrides;
+    uint16_t draft_devices[FIT_DEVICES_MAX]; /* -devd, indexes; none: the target's */
+    size_t n_draft_devices;
+    bool draft_on_cpu;     /* -devd none */
 };
+/* berth's defaults: one slot of the trained context, everything on the devices, f16, split by free bytes. */
 void fit_shape_default(struct fit_shape *s);
-/* Takes a declared shape over; flags in args that decide memory (-ctxcp, -nkvo, --swa-full, -ot, -ncmoe, ...) are read too. -EINVAL names the flag. */
+/* Takes a declared shape over, with what berth says for what it leaves out (as engine_argv does); flags in args that decide memory (-ctxcp, -nkvo, --swa-full, -ot, -ncmoe, ...) are read too. Strings live in a
+ * or in s. -EINVAL names the flag that cannot be read or followed. */
 int fit_shape_of(const struct fleet_service *s, struct arena *a, struct fit_shape *ret, struct err *err) BASE_MUST_USE;
 
 /* Who runs the shape: llama-server, or a tool that reserves logits for a whole batch (law 4.1). */
@@ -110,8 +128,9 @@ enum fit_term {
 const char *fit_term_text(enum fit_term t);
 enum fit_known { FIT_EXACT, FIT_MEASURED, FIT_ESTIMATE };
 
+/* All are figures after load. Exact ones have low = bytes = high but for three: FIT_OUTPUT and FIT_DRAFT_OUTPUT grow at run time to high, FIT_PROMPT_CACHE and FIT_CHECKPOINTS start at low = 0 and are counted at their ceiling. */
 struct fit_amount {
-    uint64_t bytes, low, high; /* low = bytes = high when exact */
+    uint64_t bytes, low, high;
     enum fit_known known;
 };
 struct fit_use {
@@ -119,7 +138,7 @@ struct fit_use {
     uint64_t used, used_high;  /* sums */
     int64_t left;              /* free - used */
     uint64_t mapped_bytes;     /* host: weights in the page cache through mmap, not an allocation, not in used */
-    uint64_t repack_bytes;     /* host: part of FIT_WEIGHTS that is repacked */
+    uint64_t repack_bytes;     /* host: part of FIT_WEIGHTS and FIT_DRAFT_WEIGHTS that is repacked; with mmap it is all of them, the rest is mapped_bytes */
     uint32_t n_layers;         /* slots placed here, the output included */
 };
 
@@ -132,7 +151,9 @@ struct fit_note {
 
 struct fit_result {
     /* resolved as the engine resolves them (law 3.1) */
-    uint32_t n_ctx, n_ctx_seq, n_stream, n_batch, n_ubatch, n_outputs, n_rs_rows, draft_max;
+    uint32_t n_ctx, n_ctx_seq, n_stream, n_batch, n_ubatch, n_outputs;
+    uint32_t n_rs_rows;     /* rows of a recurrent state, over all slots */
+    uint32_t draft_max;     /* after the engine's clamps; 0: nothing is drafted by a context */
     uint16_t layer_device[MODEL_LAYERS_MAX + 2]; /* slot -> device index; n_devices is the CPU */
     uint32_t n_slots_placed;
     bool pipeline;          /* four copies of split inputs (law 4.2) */
@@ -152,6 +173,17 @@ int fit_predict(const struct fit_input *in, struct arena *a, struct fit_result *
 int fit_saved_state(const struct fit_input *in, uint64_t tokens, uint64_t *ret_target, uint64_t *ret_draft, struct err *err) BASE_MUST_USE;
 /* Largest context (a multiple of 256 per slot) that still fits with everything else as it is; 0 none. */
 int fit_largest_context(const struct fit_input *in, struct arena *a, uint32_t *ret, struct err *err) BASE_MUST_USE;
+
+/* ---- the same, many times ------------------------------------------------------------------------------------------- */
+
+/* What does not depend on the numbers of a shape, done once: tensors summed by layer, overrides matched, the drafter understood. fit_predict is fit_prepare and fit_predict_prepared. */
+struct fit_prepared;
+/* in and all that it points to must outlive it, but for in->shape, whose overrides (both lists) are taken over. Its memory is a's. Codes as fit_predict. */
+int fit_prepare(const struct fit_input *in, struct arena *a, struct fit_prepared **ret, struct err *err) BASE_MUST_USE;
+/* As fit_predict for the prepared input with another shape, whose overrides are not read: the prepared ones hold. Takes microseconds. a NULL: nothing is allocated and notes have "" as text. Several threads may use
+ * one prepared object. */
+int fit_predict_prepared(const struct fit_prepared *p, const struct fit_shape *s, struct arena *a, struct fit_result *ret, struct err *err) BASE_MUST_USE;
+int fit_largest_context_prepared(const struct fit_prepared *p, const struct fit_shape *s, uint32_t *ret, struct err *err) BASE_MUST_USE;
 
 /* ---- speed ------------------------------------------------------------------------------------------------------------ */
 
