@@ -22,6 +22,8 @@
 
 #include <cmocka.h>
 
+#include "failing_malloc.h"
+
 #define LIMIT_MS 10000
 
 /* ---- a fleet ------------------------------------------------------------------------------------------------ */
@@ -109,6 +111,29 @@ static void test_config_refused(void **state)
         if (rc != -EBADMSG || c || !str_starts(str_of(err.text), STR("the router's configuration is malformed")))
             fail_msg("'%s' gives %d, \"%s\"", bad[i], rc, err.text);
     }
+}
+
+/* Wherever memory ends, reading says so and leaves nothing behind. */
+static void test_config_out_of_memory(void **state)
+{
+    (void)state;
+#if FAILING_MALLOC
+    base_autobuf struct buf b = BUF_INIT(1 << 16);
+    config_text(&b, true);
+    bool came = true;
+    for (long n = 0; came; n++) {
+        struct proxy_config *c = NULL;
+        failing_arm(n);
+        int rc = proxy_config_parse(buf_str(&b), &c, NULL);
+        c = proxy_config_unref(c);
+        long left = failing_disarm(&came);
+        assert_int_equal(rc, came ? -ENOMEM : 0);
+        assert_int_equal(left, 0);
+        assert_true(n < 1000);
+    }
+#else
+    skip();
+#endif
 }
 
 /* ---- processes --------------------------------------------------------------------------------------------------- */
@@ -359,6 +384,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_text),           cmocka_unit_test(test_config_refused),      cmocka_unit_test(test_worker_life),
+        cmocka_unit_test(test_config_out_of_memory),
         cmocka_unit_test(test_worker_tells_failures), cmocka_unit_test(test_worker_channel_ends), cmocka_unit_test(test_worker_nonsense),
         cmocka_unit_test(test_alone),
     };
