@@ -856,7 +856,7 @@ static void writing_stalls(void **state)
     struct site t;
     struct raw r;
 
-    l.write_stall_ms = 300;
+    l.write_stall_ms = 500;
     site_open_limits(&t, &l);
     raw_connect_narrow(&r, &t.w, &t.addr);
     raw_send(&r, GET("/big"));
