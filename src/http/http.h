@@ -9,9 +9,9 @@
 
 #include <base/base.h>
 
-#define HTTP_HEAD_MAX (64 * 1024)   /* bytes of start line and header fields: agents send long cookies and tracing headers, not more */
+#define HTTP_HEAD_MAX 65536   /* bytes of start line and header fields: agents send long cookies and tracing headers, not more */
 #define HTTP_FIELDS_MAX 128         /* header fields of a message */
-#define HTTP_TARGET_MAX (16 * 1024) /* bytes of a request target */
+#define HTTP_TARGET_MAX 16384 /* bytes of a request target */
 #define HTTP_CHUNK_LINE_MAX 256     /* bytes of a chunk's size line with its extensions */
 
 struct http_field {

@@ -22,7 +22,7 @@
 #undef HTTP_RESPONSE
 
 /* A head's buffer above this is given back after its message: long heads are rare, connections are many. */
-#define HEAD_KEEP_BYTES (16 * 1024)
+#define HEAD_KEEP_BYTES 16384
 /* Interim responses before the final one: a few are normal (100, 102, 103), a stream of them is a peer that never answers. */
 #define INTERIM_MAX 32
 
@@ -221,7 +221,7 @@ struct http_parser *http_parser_new(enum http_kind kind, const struct http_parse
     p->kind = kind;
     p->ops = *ops;
     p->ctx = ctx;
-    p->head_bytes = BUF_INIT(2 * HTTP_HEAD_MAX); /* room for a terminator and growth; add_head holds the limit */
+    p->head_bytes = BUF_INIT((size_t)2 * HTTP_HEAD_MAX); /* room for a terminator and growth; add_head holds the limit */
     llhttp_init(&p->ll, kind == HTTP_REQUEST ? LLHTTP_TYPE_REQUEST : LLHTTP_TYPE_RESPONSE, &settings);
     p->ll.data = p;
     begin(p);

@@ -27,11 +27,15 @@ struct family {
     struct metrics_series *first, **end;
 };
 
+struct bucket {
+    struct metrics_series *first;
+};
+
 struct metrics {
     const struct metrics_desc *descs;
     size_t n, n_series, series_max;
     uint32_t mask;
-    struct metrics_series **table;
+    struct bucket *table;
     struct family families[];
 };
 
@@ -49,7 +53,7 @@ struct metrics *metrics_new(const struct metrics_desc *descs, size_t n, size_t s
     while (size < series_max && size < UINT32_C(1) << 20)
         size *= 2;
     struct metrics *m = calloc(1, sizeof *m + n * sizeof m->families[0]);
-    struct metrics_series **table = calloc(size, sizeof *table);
+    struct bucket *table = calloc(size, sizeof *table);
     if (!m || !table) {
         free(m);
         free(table);
@@ -127,8 +131,8 @@ struct metrics_series *metrics_get(struct metrics *m, size_t index, const char *
     const struct metrics_desc *d = &m->descs[index];
     size_t n = n_labels(d);
     uint32_t h = hash_of(index, values, n);
-    struct metrics_series **bucket = &m->table[h & m->mask];
-    for (struct metrics_series *s = *bucket; s; s = s->collision)
+    struct bucket *bucket = &m->table[h & m->mask];
+    for (struct metrics_series *s = bucket->first; s; s = s->collision)
         if (s->hash == h && same(s, d, values, n))
             return s;
     if (m->n_series == m->series_max)
@@ -138,8 +142,8 @@ struct metrics_series *metrics_get(struct metrics *m, size_t index, const char *
         return NULL;
     m->n_series++;
     s->hash = h;
-    s->collision = *bucket;
-    *bucket = s;
+    s->collision = bucket->first;
+    bucket->first = s;
     struct family *f = &m->families[index];
     *f->end = s;
     f->end = &s->next;

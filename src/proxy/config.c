@@ -15,7 +15,7 @@
 
 #include "proxy_int.h"
 
-#define CONFIG_ARENA_MAX (16 * 1024 * 1024) /* of a line of PROXY_CHANNEL_LINE_MAX bytes with room for structs */
+#define CONFIG_ARENA_MAX 16777216 /* of a line of PROXY_CHANNEL_LINE_MAX bytes with room for structs */
 
 /* ---- writing -------------------------------------------------------------------------------------------- */
 
@@ -174,8 +174,8 @@ static int read_replica(const struct proxy_config *c, json_val v, const struct p
 
 static int read_endpoint(const struct proxy_config *c, json_val v, struct proxy_endpoint *e, struct err *err)
 {
-    const char **aliases;
-    uint32_t *replicas;
+    const char **aliases = NULL;
+    uint32_t *replicas = NULL;
     int rc = read_name(c, json_get(v, "name"), FLEET_MODEL_NAME_MAX, &e->name, err);
     if (rc == 0)
         rc = read_array(c, v, "aliases", PROXY_CHANNEL_LINE_MAX, sizeof *aliases, &aliases, &e->n_aliases, err);

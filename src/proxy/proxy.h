@@ -10,7 +10,7 @@
 #include <fleet/fleet.h>
 #include <net/net.h>
 
-#define PROXY_BODY_MAX (64 * 1024 * 1024) /* bytes of a request's body, kept so that it can be sent again; more is 413 */
+#define PROXY_BODY_MAX 67108864 /* 64 MiB: bytes of a request's body, kept so that it can be sent again; more is 413 */
 #define PROXY_SUSPECT_MS 1000             /* a replica that just failed is taken only when no other is left, for this long */
 
 /* ---- configuration ------------------------------------------------------------------------------------------ */
@@ -63,7 +63,7 @@ int proxy_metrics(const struct proxy *p, struct buf *out) BASE_MUST_USE;
 
 /* Lines of JSON over a socketpair. Owner to worker: {"config":{...}} replaces the configuration, {"drain":MS} ends it gracefully, {"stats":true} asks. Worker to owner: {"up":true} once the first configuration is in force and it
  * accepts, {"stats":{"requests":N,"retries":N,"errors":N,"active":N,"metrics":"..."}}, {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached. The end of the channel ends the worker at once. */
-#define PROXY_CHANNEL_LINE_MAX (4 * 1024 * 1024)
+#define PROXY_CHANNEL_LINE_MAX 4194304
 /* Runs until drained or the channel ends. Owns the descriptors. 0, or a negative errno. */
 int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *err) BASE_MUST_USE;
 /* The same router without an owner, for a fleet whose services others start: runs until SIGINT or SIGTERM, then drains up to 30 s. */

@@ -20,8 +20,8 @@
 #include "proxy.h"
 
 #define PROXY_BODIES_MAX ((size_t)512 * 1024 * 1024) /* bytes of all bodies that are kept at once; more is 503 */
-#define PROXY_BODY_SMALL (256 * 1024)   /* a body up to here is handed over in one piece and may go to a kept connection */
-#define PROXY_SLICE (64 * 1024)         /* a larger one goes in pieces of this size, as the replica takes them */
+#define PROXY_BODY_SMALL 262144         /* a body up to here is handed over in one piece and may go to a kept connection */
+#define PROXY_SLICE 65536               /* a larger one goes in pieces of this size, as the replica takes them */
 #define PROXY_KNOWN_SHOWN 32            /* names listed in the answer to an unknown one */
 #define PROXY_RETRY_AFTER "2"           /* seconds until a client should ask again, when nothing is ready */
 #define PROXY_SERIES_MAX 8192           /* endpoints x replicas x status codes, with room */

@@ -47,8 +47,8 @@ static int error_body(struct buf *out, unsigned status, const char *type, struct
 
 void proxy_request_fail(struct proxy_request *r, unsigned status, const char *type, const char *fmt, ...)
 {
-    base_autobuf struct buf message = BUF_INIT(64 * 1024);
-    base_autobuf struct buf body = BUF_INIT(512 * 1024);
+    base_autobuf struct buf message = BUF_INIT(65536);
+    base_autobuf struct buf body = BUF_INIT(524288);
     va_list ap;
     va_start(ap, fmt);
     buf_addv(&message, fmt, ap);
@@ -82,7 +82,7 @@ static void write_model(struct json_out *o, const char *name)
 
 static void answer_models(struct proxy *p, struct httpio_exchange *x)
 {
-    base_autobuf struct buf body = BUF_INIT(2 * PROXY_CHANNEL_LINE_MAX);
+    base_autobuf struct buf body = BUF_INIT((size_t)2 * PROXY_CHANNEL_LINE_MAX);
     struct json_out *o = json_out_new();
     int rc = o ? 0 : -ENOMEM;
     if (o) {
@@ -147,7 +147,7 @@ static int model_in_body(struct proxy_request *r, struct buf *out)
     struct str token = {body.ptr + off, len};
     if (str_eq_c(token, "null"))
         return 0;
-    if (json_scan_string(token, out, NULL) < 0)
+    if (json_scan_string(token, out, NULL) < 0 && buf_status(out) == 0)
         return -EBADMSG;
     r->model_off = off;
     r->model_len = len;
@@ -170,7 +170,7 @@ static void list_known(const struct proxy_config *c, struct buf *out)
 
 static void fail_unknown(struct proxy_request *r, struct str model)
 {
-    base_autobuf struct buf text = BUF_INIT(64 * 1024);
+    base_autobuf struct buf text = BUF_INIT(65536);
     buf_add_c(&text, "model '");
     buf_add_printable(&text, model, FLEET_MODEL_NAME_MAX);
     buf_add_c(&text, "' is not served here; known models: ");
@@ -180,7 +180,7 @@ static void fail_unknown(struct proxy_request *r, struct str model)
 
 static void fail_unnamed(struct proxy_request *r)
 {
-    base_autobuf struct buf text = BUF_INIT(64 * 1024);
+    base_autobuf struct buf text = BUF_INIT(65536);
     list_known(r->config, &text);
     proxy_request_fail(r, 400, type_request, "no model is named; set \"model\" in the JSON body or model= in the query to one of: %s",
                        buf_status(&text) < 0 || !text.len ? "(none)" : text.ptr);
@@ -189,7 +189,7 @@ static void fail_unnamed(struct proxy_request *r)
 /* The request is whole. */
 static void decide(struct proxy_request *r)
 {
-    base_autobuf struct buf model = BUF_INIT(HTTP_TARGET_MAX * 2);
+    base_autobuf struct buf model = BUF_INIT(4096);
     int found = model_in_body(r, &model);
     if (found < 0) {
         proxy_request_fail(r, 400, type_request, "\"model\" must be a string that names a model");
@@ -197,16 +197,20 @@ static void decide(struct proxy_request *r)
     }
     if (!found)
         found = model_in_query(httpio_exchange_head(r->x)->target, &model);
-    if (found)
-        r->endpoint = proxy_config_find(r->config, buf_str(&model));
-    else if (r->config->n_endpoints == 1)
+    if (found) {
+        /* a name too long for the buffer is nobody's; its beginning might be */
+        r->endpoint = buf_status(&model) < 0 ? NULL : proxy_config_find(r->config, buf_str(&model));
+        if (!r->endpoint) {
+            fail_unknown(r, buf_str(&model));
+            return;
+        }
+    } else if (r->config->n_endpoints == 1) {
         r->endpoint = &r->config->endpoints[0];
-    if (r->endpoint)
-        proxy_forward(r);
-    else if (found)
-        fail_unknown(r, buf_str(&model));
-    else
+    } else {
         fail_unnamed(r);
+        return;
+    }
+    proxy_forward(r);
 }
 
 /* ---- the exchange -------------------------------------------------------------------------------------------------- */
@@ -220,7 +224,7 @@ void proxy_request_drop_body(struct proxy_request *r)
 
 static void too_large(struct proxy_request *r)
 {
-    proxy_request_fail(r, 413, type_request, "the request body is larger than %d MiB", PROXY_BODY_MAX / (1024 * 1024));
+    proxy_request_fail(r, 413, type_request, "the request body is larger than %d MiB", PROXY_BODY_MAX >> 20);
 }
 
 static void on_request(void *ctx, struct httpio_exchange *x, const struct http_head *head)

@@ -55,6 +55,25 @@ static void test_model_unknown(void **state)
     assert_int_equal(c.status, 400);
     assert_true(contains(&c.body, "must be a string"));
     client_release(&c);
+    /* a name of which a buffer might hold the beginning only */
+    base_autobuf struct buf body = BUF_INIT(1 << 20);
+    for (int escaped = 0; escaped < 2; escaped++) {
+        buf_clear(&body);
+        buf_add_c(&body, "{\"model\":\"m");
+        for (int i = 0; i < 8000; i++)
+            buf_add_c(&body, escaped ? "\\u006d" : "m");
+        buf_add_c(&body, "\"}");
+        ask(&c, "POST", CHAT, body.ptr);
+        assert_int_equal(c.status, 404);
+        client_release(&c);
+    }
+    buf_clear(&body);
+    buf_add_c(&body, "/props?model=m");
+    for (int i = 0; i < 8000; i++)
+        buf_add_char(&body, 'm');
+    ask(&c, "GET", body.ptr, NULL);
+    assert_int_equal(c.status, 404);
+    client_release(&c);
     assert_int_equal(rig.replicas[0].requests, 0);
 }
 
