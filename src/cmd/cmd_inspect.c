@@ -7,6 +7,7 @@
 
 #include <conf/conf.h>
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -162,10 +162,10 @@ static void note_unknown(struct inspect *in)
             if (tensor->type)
                 continue;
             base_autobuf struct buf shown = BUF_INIT(4096);
-            buf_add_printable(&shown, tensor->name, 60);
-            buf_add_c(&shown, "' type '");
             buf_add_printable(&shown, tensor->dtype, 20);
-            inspect_note(in, "%" PRIu64 " of %" PRIu64 " tensors have a type that is not known here, the first '%s'", in->unknown_tensors, in->tensors, shown.ptr ? shown.ptr : "");
+            buf_add_c(&shown, "' of '");
+            buf_add_printable(&shown, tensor->name, 60);
+            inspect_note(in, "a tensor type that is not known here: '%s' and %" PRIu64 " of %" PRIu64 " tensors in all", shown.ptr ? shown.ptr : "", in->unknown_tensors, in->tensors);
             return;
         }
 }

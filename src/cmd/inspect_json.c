@@ -178,7 +178,7 @@ static void put_facts(struct json_out *o, const struct inspect *in)
     put_str(o, "architecture", in->arch);
     put_str(o, "file_type", in->file_type);
     json_out_u64(o, "parameters", in->parameters);
-    json_out_u64(o, "tensors_count", in->tensors);
+    json_out_u64(o, "tensor_count", in->tensors);
     json_out_u64(o, "unknown_type_tensors", in->unknown_tensors);
     if (in->parameters)
         json_out_f64(o, "bits_per_weight", (double)in->weight_bytes * 8 / (double)in->parameters);

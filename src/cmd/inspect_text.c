@@ -46,6 +46,11 @@ static const char *counted(uint64_t n, char out[NUMBER_TEXT])
     return out;
 }
 
+static const char *plural(uint64_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 /* ---- the summary ------------------------------------------------------------------------------------------------- */
 
 static void label(struct buf *out, const char *name, bool color)
@@ -80,7 +85,7 @@ static void add_size(const struct inspect *in, bool color, struct buf *out)
     if (!in->tensors)
         buf_add_c(out, "no tensors: metadata alone\n");
     else if (in->parameters)
-        buf_addf(out, "%s parameters in %s tensors, %.2f bits per weight\n", counted(in->parameters, n), grouped(in->tensors, tensors), (double)in->weight_bytes * 8 / (double)in->parameters);
+        buf_addf(out, "%s parameters in %s tensor%s, %.2f bits per weight\n", counted(in->parameters, n), grouped(in->tensors, tensors), plural(in->tensors), (double)in->weight_bytes * 8 / (double)in->parameters);
     else
         buf_addf(out, "none in %s tensors\n", grouped(in->tensors, n));
     label(out, "size", color);
@@ -122,7 +127,7 @@ static void add_layers(const struct inspect *in, bool color, struct buf *out)
         {l->full, l->by_tensors && in->window ? "attention" : "full attention"}, {l->sliding, "sliding window"}, {l->recurrent, "recurrent"}, {l->both, "attention and recurrent"}, {l->ffn, "feed-forward alone"}, {l->nextn, "next-token (MTP)"},
     };
     label(out, "layers", color);
-    buf_addf(out, "%s layers", grouped(l->total, n));
+    buf_addf(out, "%s layer%s", grouped(l->total, n), plural(l->total));
     add_kinds(out, kinds, BASE_COUNT(kinds));
     if (l->moe)
         buf_addf(out, "; %s with experts", grouped(l->moe, n));
@@ -295,7 +300,7 @@ static void add_array(struct buf *out, const struct gguf *g, const struct gguf_k
 {
     char n[NUMBER_TEXT];
     bool shown = true;
-    buf_addf(out, "[%s] ", grouped(kv->n, n));
+    buf_addf(out, kv->n ? "[%s] " : "[%s]", grouped(kv->n, n));
     if (kv->elem == GGUF_STRING)
         shown = gguf_each_str(g, kv, ARRAY_SHOWN, add_string, out, NULL) == 0;
     else if (kv->kept.len)

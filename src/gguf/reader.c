@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 #define HEAD_BYTES 24   /* magic, version, two counts */
 #define KV_LEAST 14     /* bytes of the smallest pair: length, one character, type, one byte */

@@ -36,8 +36,8 @@ int gguf_whole(const struct gguf *g, struct err *err)
         while (g->tensors[i].type)
             i++;
         const struct gguf_tensor *t = &g->tensors[i];
-        return err_set(err, -ENOTSUP, "%zu of %zu tensors have a type that is not known here, the first '%s' (table at byte %" PRIu64 ") type %" PRIu32 ", %s: it needs another engine than llama.cpp, or a newer one", info->n_unknown,
-                       info->n_tensors, t->name.ptr, t->info_off, t->type_id, gguf_type_past(t->type_id));
+        return err_set(err, -ENOTSUP, "a tensor type that llama.cpp does not have: type %" PRIu32 ", %s, of '%s' (table at byte %" PRIu64 ") and %zu of %zu tensors in all; it takes another engine, or a newer one", t->type_id,
+                       gguf_type_past(t->type_id), t->name.ptr, t->info_off, info->n_unknown, info->n_tensors);
     }
     return 0;
 }

@@ -9,6 +9,7 @@
 #include <conf/conf.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 #define LENGTH_BYTES 8
 

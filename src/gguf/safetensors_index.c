@@ -7,6 +7,7 @@
 #include <conf/conf.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 static int compare_tensor(const void *x, const void *y)
 {

@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 /* ---- names --------------------------------------------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 #define LOOK_BYTES 1024 /* enough for the first tag of a page and for a whole LFS pointer */
 

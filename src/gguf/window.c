@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 
 int window_init(struct window *w, const struct gguf_source *src, size_t cap, uint64_t off, struct err *err)
 {

@@ -8,6 +8,8 @@
 #include <errno.h>
 #include <gguf/gguf.h>
 #include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* ---- one file ------------------------------------------------------------------------------------------------- */
