@@ -519,10 +519,13 @@ static int write_data(struct model *m, int fd, size_t first, size_t end, uint64_
 {
     if (m->s.hollow)
         return ftruncate(fd, (off_t)(header_bytes + data_bytes)) < 0 ? err_sys(err, -errno, "cannot set the file's length") : 0;
-    base_autofree uint8_t *chunk = malloc(CHUNK);
-    int r = chunk ? 0 : err_nomem(err);
+    uint8_t *chunk = malloc(CHUNK);
+    if (!chunk)
+        return err_nomem(err);
+    int r = 0;
     for (size_t i = first; r == 0 && i < end; i++)
         r = write_tensor(m, fd, &m->tensors[i], chunk, err);
+    free(chunk);
     return r;
 }
 
@@ -548,7 +551,7 @@ static int make_header(const struct model *m, unsigned part, size_t first, size_
 static int write_part(struct model *m, const char *path, unsigned part, size_t first, size_t end, struct err *err)
 {
     base_autobuf struct buf header = BUF_INIT(HEADER_MAX);
-    uint64_t data_bytes;
+    uint64_t data_bytes = 0;
     int r = make_header(m, part, first, end, &header, &data_bytes, err);
     if (r < 0)
         return r;
@@ -628,16 +631,15 @@ int main(int argc, char **argv)
     complete(&m.s);
     m.tensors = calloc(TENSORS_MAX, sizeof *m.tensors);
     m.normals = calloc(65536, sizeof *m.normals);
-    if (!m.tensors || !m.normals) {
-        fputs("mkmodel: out of memory\n", stderr);
-        return 1;
+    int r = m.tensors && m.normals ? 0 : err_nomem(&err);
+    if (r == 0) {
+        m.random = m.s.seed;
+        make_normals(&m);
+        list_tensors(&m);
+        if (m.s.split > m.n)
+            usage("--split %llu is more than the %zu tensors of the model", (unsigned long long)m.s.split, m.n);
+        r = write_all(&m, &err);
     }
-    m.random = m.s.seed;
-    make_normals(&m);
-    list_tensors(&m);
-    if (m.s.split > m.n)
-        usage("--split %llu is more than the %zu tensors of the model", (unsigned long long)m.s.split, m.n);
-    int r = write_all(&m, &err);
     free(m.tensors);
     free(m.normals);
     if (r < 0) {

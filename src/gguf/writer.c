@@ -11,12 +11,14 @@
 #define VERSION 3
 #define HEADER_MAX (1u << 30)     /* of one file's header: far above any vocabulary */
 #define NAMES_MAX (1u << 20)
+#define NAMES_BYTES_MAX (256u << 20)
 
 struct gguf_writer {
     struct buf kv, tensors;
     uint64_t n_kv, n_tensors;
     uint64_t data_bytes;     /* offset of the next tensor */
-    char **names;            /* keys as "k<key>" and tensors as "t<name>", each once */
+    struct arena *arena;     /* holds the names */
+    const char **names;      /* keys as "k<key>" and tensors as "t<name>" */
     size_t n_names, cap_names;
     size_t *slots;           /* open addressing: index + 1 into names, 0 free */
     size_t n_slots;
@@ -28,6 +30,9 @@ struct gguf_writer *gguf_writer_new(void)
     struct gguf_writer *w = calloc(1, sizeof *w);
     if (!w)
         return NULL;
+    w->arena = arena_new(NAMES_BYTES_MAX);
+    if (!w->arena)
+        return gguf_writer_free(w);
     w->kv = BUF_INIT(HEADER_MAX);
     w->tensors = BUF_INIT(HEADER_MAX);
     return w;
@@ -39,8 +44,7 @@ struct gguf_writer *gguf_writer_free(struct gguf_writer *w)
         return NULL;
     buf_release(&w->kv);
     buf_release(&w->tensors);
-    for (size_t i = 0; i < w->n_names; i++)
-        free(w->names[i]);
+    w->arena = arena_free(w->arena);
     free(w->names);
     free(w->slots);
     free(w);
@@ -69,7 +73,7 @@ static size_t *slot_of(const struct gguf_writer *w, const char *name)
 static bool grow_names(struct gguf_writer *w)
 {
     size_t cap = w->cap_names ? w->cap_names * 2 : 64;
-    char **names = cap > NAMES_MAX ? NULL : realloc(w->names, cap * sizeof *names);
+    const char **names = cap > NAMES_MAX ? NULL : realloc(w->names, cap * sizeof *names);
     if (!names)
         return false;
     w->names = names;
@@ -92,18 +96,14 @@ static bool take_name(struct gguf_writer *w, char kind, const char *name)
         (void)err_nomem(&w->err);
         return false;
     }
-    size_t len = strlen(name);
-    char *own = malloc(len + 2);
+    const char *own = arena_printf(w->arena, "%c%s", kind, name);
     if (!own) {
         (void)err_nomem(&w->err);
         return false;
     }
-    own[0] = kind;
-    memcpy(own + 1, name, len + 1);
     size_t *slot = slot_of(w, own);
     if (*slot) {
         (void)err_set(&w->err, -EEXIST, "%s '%s' is there twice", kind == 'k' ? "key" : "tensor", name);
-        free(own);
         return false;
     }
     w->names[w->n_names++] = own;
@@ -245,7 +245,7 @@ void gguf_put_tensor(struct gguf_writer *w, const char *name, uint32_t type, con
         return;
     const struct gguf_type *t = gguf_type_get(type);
     size_t len = strlen(name);
-    uint64_t bytes = 0, end;
+    uint64_t bytes = 0, end = 0;
     if (len == 0 || len > GGUF_NAME_MAX || !str_is_utf8(str_of(name)))
         (void)err_set(&w->err, -EINVAL, "'%.80s' is no name of a tensor: 1 to %d bytes", name, GGUF_NAME_MAX);
     else if (!t)

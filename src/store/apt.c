@@ -19,8 +19,8 @@
 #define OUTPUT_MAX (8u << 20)   /* of --print-uris; a deb takes some 300 bytes */
 #define ERROR_TAIL 400          /* bytes of apt's own words in an error */
 #define QUICK_MS 120000         /* commands that only read */
-#define UPDATE_MS 900000        /* 10 MB of index */
-#define FETCH_MS (4 * 3600000)  /* a CUDA closure on a slow line */
+#define UPDATE_MS 900000ull     /* 10 MB of index */
+#define FETCH_MS 14400000ull    /* a CUDA closure on a slow line */
 #define TICK_MS 200
 #define DEFAULT_MIRROR "http://deb.debian.org/debian"
 
@@ -206,14 +206,15 @@ static uint64_t folder_bytes(const char *path)
     for (size_t i = 0; i < BASE_COUNT(parts); i++) {
         char full[STORE_PATH_MAX];
         DIR *d = store_pathf(full, NULL, "%s%s", path, parts[i]) < 0 ? NULL : opendir(full);
+        if (!d)
+            continue;
         const struct dirent *e;
-        while (d && (e = readdir(d))) {
+        while ((e = readdir(d))) {
             struct stat st;
             if (fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
                 sum += (uint64_t)st.st_size;
         }
-        if (d)
-            closedir(d);
+        closedir(d);
     }
     return sum;
 }
@@ -237,7 +238,7 @@ static int await(const struct apt *apt, struct os_proc *p, uint64_t limit_ms, co
             r = os_proc_signal(p, SIGKILL);
             if (r < 0 && r != -ESRCH)
                 return r;
-            while ((r = os_proc_reap(p, ret_status)) == 0)
+            while (os_proc_reap(p, ret_status) == 0)
                 (void)poll(&pfd, 1, -1);
             return -ETIMEDOUT;
         }
@@ -413,8 +414,8 @@ static int find_mirror(struct apt *apt, struct err *err)
 /* apt's configuration and sources have no way to quote these. */
 static int check_texts(const struct apt *apt, struct err *err)
 {
-    if (strpbrk(apt->dir, "\"\\\n\r\t ;{}#"))
-        return err_set(err, -EINVAL, "apt cannot work in '%s': set BERTH_STATE to a folder without spaces, quotes and the like", apt->dir);
+    if (strpbrk(apt->dir, "\"\\\n"))
+        return err_set(err, -EINVAL, "apt cannot work in '%s': set BERTH_STATE to a folder without quotes and backslashes", apt->dir);
     if (strpbrk(apt->mirror, " \n\r\t\"'"))
         return err_set(err, -EINVAL, "mirror '%s' is no http address", apt->mirror);
     if (!fleet_name_valid(str_of(apt->in->want->source_arg)))

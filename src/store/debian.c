@@ -279,9 +279,8 @@ static int unpack(struct debian *d, struct err *err)
             return r;
         event_progress(d->in->o->sink, d->in->subject, "unpacking", i + 1, d->list.n);
         size_t len = strlen(d->in->want->packages[0]);
-        if (!file && program && tree_program(d->in->treefd, program, found) == 0)
-            file = deb->file;
-        else if (!program && strncmp(deb->file, d->in->want->packages[0], len) == 0 && deb->file[len] == '_')
+        if (program ? !file && tree_program(d->in->treefd, program, found) == 0
+                    : strncmp(deb->file, d->in->want->packages[0], len) == 0 && deb->file[len] == '_')
             file = deb->file;
     }
     if (program && !file)

@@ -199,7 +199,7 @@ static int build(struct install *in, struct err *err)
 /* source and packages of the declaration into the manifest. */
 static int describe_into(struct install *in, struct err *err)
 {
-    base_autobuf struct buf source = BUF_INIT(2 * STORE_PATH_MAX), packages = BUF_INIT(1u << 16);
+    base_autobuf struct buf source = BUF_INIT((size_t)2 * STORE_PATH_MAX), packages = BUF_INIT(1u << 16);
     struct manifest *m = in->m;
     int r = store_describe(in->want, &source, &packages, err);
     if (r < 0)
@@ -237,7 +237,8 @@ static int install(struct store *s, const struct fleet_runtime *want, const stru
 }
 
 /* 0 with *ret when it is there and proven; -ENOENT when it is not there; -EBADMSG with *ret when it is damaged. */
-static int find_proven(struct store *s, const struct fleet_runtime *want, const struct store_add_options *o, struct store_runtime *ret, struct err *err)
+static int find_proven(struct store *s, const struct fleet_runtime *want, const struct store_add_options *o, const char *subject, struct store_runtime *ret,
+                       struct err *err)
 {
     int r = store_runtime_find(s, want, ret, err);
     if (r < 0)
@@ -245,6 +246,9 @@ static int find_proven(struct store *s, const struct fleet_runtime *want, const 
     r = store_runtime_verify(s, ret, o->sink, err);
     if (r < 0 && r != -EBADMSG)
         store_runtime_release(ret);
+    if (r == 0 && path_changed(want, ret->installed_us))
+        event_say(o->sink, EVENT_WARN, subject, "%s was changed since it was copied; the copy is used: 'berth runtime remove %s' and add take the new one",
+                  want->source_arg, ret->id);
     return r;
 }
 
@@ -254,7 +258,7 @@ int store_runtime_add(struct store *s, const struct fleet_runtime *want, const s
     struct store_runtime old = {0};
     struct err why;
     snprintf(subject, sizeof subject, "runtime %s", want->name);
-    int r = find_proven(s, want, o, &old, &why);
+    int r = find_proven(s, want, o, subject, &old, &why);
     if (r == 0) {
         *ret = old;
         return 0;
@@ -264,7 +268,7 @@ int store_runtime_add(struct store *s, const struct fleet_runtime *want, const s
     if (change < 0)
         return change;
     /* Somebody else may have added it while we waited. */
-    r = find_proven(s, want, o, &old, &why);
+    r = find_proven(s, want, o, subject, &old, &why);
     if (r == 0) {
         *ret = old;
         return 0;

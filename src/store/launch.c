@@ -110,7 +110,7 @@ static void add_library_dir(struct buf *b, const char *root, const char *dir)
 /* Beside its own folders the engine's libraries may be where the build put them; a path that was compiled in names the folder that was copied from. */
 static int find_libraries(struct recipe *c, enum store_confine form, const char *loader, struct err *err)
 {
-    base_autobuf struct buf b = BUF_INIT(8 * STORE_PATH_MAX);
+    base_autobuf struct buf b = BUF_INIT((size_t)8 * STORE_PATH_MAX);
     const char *root = c->r->root;
     char dir[STORE_PATH_MAX];
     if (c->r->complete && form == STORE_LOADER) {

@@ -180,11 +180,12 @@ int tree_backends(int treefd, const char *loader, struct err *err)
     if (r < 0 || !slash)
         return r;
     os_autoclose int libfd = openat(treefd, lib, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    os_autoclose int ggml = libfd < 0 ? -1 : openat(libfd, "ggml", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int ggml = libfd < 0 ? -1 : openat(libfd, "ggml", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *d = ggml < 0 ? NULL : fdopendir(ggml);
-    if (!d)
+    if (!d) {
+        os_closep(&ggml);
         return 0; /* not an engine on ggml */
-    ggml = -1;
+    }
     const struct dirent *e;
     while (r == 0 && (e = readdir(d))) {
         if (strncmp(e->d_name, "backends", 8) != 0 || store_pathf(path, NULL, "ggml/%s", e->d_name) < 0)

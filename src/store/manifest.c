@@ -83,7 +83,7 @@ static int compute_digest(struct manifest *m, struct err *err)
     struct os_digest *d = os_digest_new();
     if (!d)
         return err_nomem(err);
-    base_autobuf struct buf line = BUF_INIT(4 * STORE_PATH_MAX);
+    base_autobuf struct buf line = BUF_INIT((size_t)4 * STORE_PATH_MAX);
     buf_addf(&line, "berth runtime %d\nengine %s\nversion %s\nsource %s\npackages %s\nprogram %s\ncomplete %d\n", FORMAT, m->engine, m->version,
              m->source, m->packages, m->program, m->complete);
     int r = digest_line(d, &line);

@@ -44,6 +44,22 @@ int path_install(struct install *in, struct err *err)
     return in->m->program ? 0 : err_nomem(err);
 }
 
+static int visit_newer(void *ctx, const struct os_entry *e, struct err *err)
+{
+    const uint64_t *installed_us = ctx;
+    struct stat st;
+    (void)err;
+    if (!S_ISREG(e->mode) || fstatat(e->dirfd, e->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return 0;
+    return st.st_mtim.tv_sec > (time_t)(*installed_us / 1000000) ? -ESTALE : 0;
+}
+
+bool path_changed(const struct fleet_runtime *want, uint64_t installed_us)
+{
+    os_autoclose int fd = want->source == FLEET_SOURCE_PATH ? os_open_dir(want->source_arg, NULL) : -1;
+    return fd >= 0 && os_walk(fd, visit_newer, &installed_us, NULL) == -ESTALE;
+}
+
 /* The first regular file of that name that may be run, in the PATH of ours. */
 static int find_in_path(const char *name, char out[PATH_MAX])
 {

@@ -54,7 +54,7 @@ static int check_path(const struct fleet_model *m, const char *role, const char 
 
 static int check_one(const struct store *s, const struct fleet_model *m, const char *role, const char *file, uint64_t *sum, struct err *err)
 {
-    base_autobuf struct buf path = BUF_INIT(2 * STORE_PATH_MAX);
+    base_autobuf struct buf path = BUF_INIT((size_t)2 * STORE_PATH_MAX);
     int r = store_payload_path(s, m, file, &path, err);
     return r < 0 ? r : check_path(m, role, file, path.ptr, sum, err);
 }

@@ -118,17 +118,18 @@ static int add_common(struct plan *p, struct err *err)
     int code = 0;
     for (size_t i = 0; code == 0 && i < BASE_COUNT(paths); i++)
         code = add_resolved(p, paths[i], paths[i], &like, err);
-    DIR *d = opendir("/dev");
+    DIR *d = code == 0 ? opendir("/dev") : NULL;
+    if (!d)
+        return code;
     const struct dirent *e;
-    while (code == 0 && d && (e = readdir(d)))
+    while (code == 0 && (e = readdir(d)))
         for (size_t i = 0; code == 0 && i < BASE_COUNT(devices); i++)
             if (fnmatch(devices[i], e->d_name, 0) == 0) {
                 char path[NAME_MAX + 8];
                 snprintf(path, sizeof path, "/dev/%s", e->d_name);
                 code = add_existing(p, path, path, &device, err);
             }
-    if (d)
-        closedir(d);
+    closedir(d);
     return code;
 }
 
@@ -143,8 +144,10 @@ static int add_drivers(struct plan *p, struct err *err)
     int code = 0;
     for (size_t f = 0; code == 0 && f < BASE_COUNT(folders); f++) {
         DIR *d = opendir(folders[f]);
+        if (!d)
+            continue;
         const struct dirent *e;
-        while (code == 0 && d && (e = readdir(d)))
+        while (code == 0 && (e = readdir(d)))
             for (size_t i = 0; code == 0 && i < BASE_COUNT(libraries); i++)
                 if (fnmatch(libraries[i], e->d_name, 0) == 0) {
                     char from[STORE_PATH_MAX], to[NAME_MAX + sizeof PLAN_DRIVERS + 2];
@@ -154,8 +157,7 @@ static int add_drivers(struct plan *p, struct err *err)
                         code = add_resolved(p, from, to, &like, err);
                     p->has_drivers = true;
                 }
-        if (d)
-            closedir(d);
+        closedir(d);
     }
     for (size_t i = 0; code == 0 && p->has_drivers && i < BASE_COUNT(icds); i++)
         code = add_resolved(p, icds[i], "/etc/vulkan/icd.d/nvidia_icd.json", &like, err);

@@ -9,6 +9,7 @@
  */
 #include "store_int.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -46,7 +47,7 @@ int store_path(const struct store *s, char out[STORE_PATH_MAX], struct err *err,
     buf_addf(&b, "%s/", s->root);
     buf_addv(&b, fmt, ap);
     va_end(ap);
-    if (buf_status(&b) < 0)
+    if (buf_status(&b) < 0 || !b.ptr)
         return err_set(err, -ENAMETOOLONG, "a path below '%s' is too long", s->root);
     memcpy(out, b.ptr, b.len + 1);
     return 0;
@@ -83,10 +84,12 @@ int store_open(const struct os_dirs *dirs, struct store **ret, struct err *err)
     s->privileged = geteuid() == 0;
     buf_addf(&root, "%s/store", dirs->state);
     s->root = buf_take(&root);
-    int r = s->root ? 0 : err_set(err, -ENAMETOOLONG, "the state folder's path is too long: '%.200s...'", dirs->state);
+    if (!s->root) {
+        store_free(s);
+        return err_set(err, -ENAMETOOLONG, "the state folder's path is too long: '%.200s...'", dirs->state);
+    }
     mode_t mode = s->privileged ? 0755 : 0700;
-    if (r == 0)
-        r = make_folder(dirs->state, mode, err);
+    int r = make_folder(dirs->state, mode, err);
     if (r == 0)
         r = make_folder(s->root, mode, err);
     for (size_t i = 0; r == 0 && i < BASE_COUNT(folders); i++) {
@@ -249,6 +252,7 @@ int store_runtime_list(struct store *s, struct store_runtime **ret, size_t *ret_
                 r = err_nomem(err);
                 break;
             }
+            memset(p + n, 0, (cap - n) * sizeof *p);
             list = p;
         }
         r = list_one(s, e->d_name, list, &n, err);
@@ -291,7 +295,7 @@ int store_describe(const struct fleet_runtime *w, struct buf *source, struct buf
 
 int store_runtime_find(struct store *s, const struct fleet_runtime *want, struct store_runtime *ret, struct err *err)
 {
-    base_autobuf struct buf source = BUF_INIT(2 * STORE_PATH_MAX), packages = BUF_INIT(1u << 16);
+    base_autobuf struct buf source = BUF_INIT((size_t)2 * STORE_PATH_MAX), packages = BUF_INIT(1u << 16);
     struct store_runtime *list = NULL, *best = NULL;
     size_t n = 0;
     int r = store_describe(want, &source, &packages, err);
@@ -323,6 +327,7 @@ int store_runtime_verify(struct store *s, const struct store_runtime *rt, const 
         return err_set(err, -EBADMSG, "runtime '%s' has no manifest", rt->id);
     if (r < 0)
         return r;
+    assert(m);
     if (strcmp(m->source, "system") == 0) {
         r = system_verify(m, err);
     } else {

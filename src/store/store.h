@@ -7,7 +7,9 @@
  *   store/runtimes/ID/tree/              the engine and every library it needs, as a root file system without writable parts
  *   store/runtimes/ID/manifest.json      engine, version, source, packages, digest of every file; written last, so that a folder without it is no runtime
  *   store/debs/SHA256.deb                what a debian: runtime was made from, kept as its rollback and remote source
- *   store/lock                           flock: shared to run, exclusive to change
+ *   store/debs/resolved-KEY.json         which of them a declaration came to, for making it again without a network
+ *   store/lock                           flock: shared to run, exclusive to take files away (remove, replace a damaged runtime)
+ *   store/change                         flock: held by every change; changes wait for one another, never for what runs
  *
  * An install happens in store/runtimes/.new-XXXX and becomes visible by one rename; leftovers are removed by the next change.
  */
@@ -60,7 +62,9 @@ int store_runtime_find(struct store *s, const struct fleet_runtime *want, struct
  *   debian:SUITE  the closure of the packages, resolved by apt in a private state from the machine's own mirror, each .deb compared with the sha256 of the signed index, unpacked in order;
  *   path:DIR      a copy of the folder, which holds llama-server (in ., bin or usr/bin); complete when it has a loader of its own, else it runs on the host's libraries;
  *   system        the host's own program, recorded with its digest and never copied.
- * Takes the store's exclusive lock. Interrupted at any moment it leaves no runtime. Errors say which step, and for apt its last lines. */
+ * A damaged one is made again; -EBUSY while something runs from it. Every new one is started once before it is kept: -EIO with what it said. A path: folder that is newer than its copy is told as a warning.
+ * Needs the main thread. Interrupted at any moment it leaves no runtime. Errors say which step, and for apt its last lines: -ENETUNREACH (the mirror cannot be reached), -ETIME (its release file has run out), -ENOENT (no such package,
+ * folder or program), -EBADMSG (a package is not what the signed index names). */
 int store_runtime_add(struct store *s, const struct fleet_runtime *want, const struct store_add_options *o, struct store_runtime *ret, struct err *err) BASE_MUST_USE;
 /* Every file's presence, kind, mode and digest against the manifest, and that nothing was added. -EBADMSG names the first difference and how many there are. */
 int store_runtime_verify(struct store *s, const struct store_runtime *r, const struct event_sink *sink, struct err *err) BASE_MUST_USE;
@@ -83,8 +87,9 @@ enum store_confine {
 int store_confine_probe(struct store *s, const struct store_runtime *r, enum store_confine *ret, struct err *err) BASE_MUST_USE;
 const char *store_confine_text(enum store_confine c);
 
-/* A file or folder that the engine must see, at the same absolute path inside as outside, read-only unless writable. As root it is bound before rights are given up, so that
- * a model below a private folder can be read. */
+/* A file or folder that the engine must see, at the same absolute path inside as outside, read-only unless writable. As root a read-only one is bound before rights are given up, so that
+ * a model below a private folder can be read; a writable one must be reachable by the engine's account, and needs bubblewrap. Paths below /proc, /dev and /sys are -EINVAL, as are those that a complete
+ * tree has itself. */
 struct store_bind {
     const char *path;
     bool writable;
@@ -96,7 +101,8 @@ struct store_launch {
     bool has_info_fd;  /* bwrap: keep_fds[0] must be a pipe's write end; it gets JSON with "child-pid": the engine's own pid as seen from outside */
 };
 /* args: the engine's arguments after the program's name. env: "NAME=value" list, the whole environment beside PATH, HOME=/tmp, LANG=C.UTF-8 (NULL none).
- * work: an empty folder that the engine's account cannot write; it is the current folder of the unconfined form. */
+ * work: an empty folder that the engine's account cannot write; it is the current folder of the unconfined form, and holds the folders that root's mounts go to. It may be shared by services, and is the caller's to remove with os_remove_tree
+ * when nothing runs. A runtime without a program of its own (kind "generic") has it as args[0]. */
 int store_launch_make(struct store *s, const struct store_runtime *r, enum store_confine c, const char *const *args, size_t n_args, const struct store_bind *binds, size_t n_binds,
                       const char *const *env, size_t n_env, const char *work, struct store_launch *ret, struct err *err) BASE_MUST_USE;
 void store_launch_release(struct store_launch *l);

@@ -123,6 +123,8 @@ struct install {
 /* Each fills the tree and sets program, version and what else it knows. */
 int debian_install(struct install *in, struct err *err) BASE_MUST_USE;
 int path_install(struct install *in, struct err *err) BASE_MUST_USE;
+/* True when the folder that a runtime was copied from holds a regular file that is newer than the copy. */
+bool path_changed(const struct fleet_runtime *want, uint64_t installed_us);
 int system_install(struct install *in, struct err *err) BASE_MUST_USE;
 /* The host's own program against its manifest: -EBADMSG. */
 int system_verify(const struct manifest *m, struct err *err) BASE_MUST_USE;

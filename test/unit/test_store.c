@@ -543,6 +543,36 @@ static void system_source(void **state)
     assert_int_equal(setenv("PATH", before, 1), 0);
 }
 
+static void note_warning(void *ctx, enum event_level level, const char *subject, const char *text, uint64_t done, uint64_t total)
+{
+    (void)done;
+    (void)total;
+    (void)subject;
+    if (level == EVENT_WARN)
+        snprintf(ctx, 256, "%s", text);
+}
+
+/* A later build in the folder changes nothing that runs, and is told. */
+static void changed_source(void **state)
+{
+    struct world *w = *state;
+    char said[256] = "", path[STORE_PATH_MAX];
+    struct event_sink sink = {.emit = note_warning, .ctx = said};
+    w->options.sink = &sink;
+    struct store_runtime r = add(w), again = add(w);
+    assert_string_equal(said, "");
+    store_runtime_release(&again);
+    assert_int_equal(store_pathf(path, NULL, "%s/lib/deep/data", w->src), 0);
+    const struct timespec later[2] = {{.tv_sec = (time_t)(r.installed_us / 1000000) + 60}, {.tv_sec = (time_t)(r.installed_us / 1000000) + 60}};
+    assert_int_equal(utimensat(AT_FDCWD, path, later, 0), 0);
+    again = add(w);
+    assert_string_equal(again.id, r.id);
+    assert_non_null(strstr(said, "was changed since it was copied"));
+    assert_non_null(strstr(said, w->src));
+    store_runtime_release(&again);
+    store_runtime_release(&r);
+}
+
 /* A kind without a program of its own is copied and proven all the same. */
 static void generic_kind(void **state)
 {
@@ -560,7 +590,7 @@ int main(void)
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
         T(payload_paths), T(payload_check), T(payload_split), T(adds),    T(refuses), T(tampering),     T(manifest_tampering),
-        T(half_install),  T(killed),        T(concurrent),    T(removes), T(locks),   T(system_source), T(generic_kind),
+        T(half_install),  T(killed),        T(concurrent),    T(removes), T(locks),   T(system_source), T(changed_source), T(generic_kind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
