@@ -181,7 +181,7 @@ static struct os_spawn apt_spawn(const struct apt *apt, const char *const *argv)
 {
     return (struct os_spawn){
         .argv = argv, .envp = apt->env, .use_path = true, .cwd = "/", .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1,
-        .death_signal = SIGKILL, .new_group = true,
+        .keep_fds = &apt->in->lockfd, .n_keep_fds = 1, .death_signal = SIGKILL, .new_group = true,
     };
 }
 

@@ -210,14 +210,14 @@ static int describe_into(struct install *in, struct err *err)
     return m->engine && m->source && m->packages ? 0 : err_nomem(err);
 }
 
-static int install(struct store *s, const struct fleet_runtime *want, const struct store_add_options *o, const char *subject, struct store_runtime *ret,
+static int install(struct store *s, const struct fleet_runtime *want, const struct store_add_options *o, const char *subject, int lockfd, struct store_runtime *ret,
                    struct err *err)
 {
     char stage[STORE_PATH_MAX];
     int r = store_path(s, stage, err, "runtimes/.new-XXXXXX");
     if (r < 0)
         return r;
-    struct install in = {.store = s, .want = want, .o = o, .subject = subject, .stage = stage, .treefd = -1, .m = manifest_new()};
+    struct install in = {.store = s, .want = want, .o = o, .subject = subject, .stage = stage, .treefd = -1, .lockfd = lockfd, .m = manifest_new()};
     if (!in.m)
         return err_nomem(err);
     r = describe_into(&in, err);
@@ -279,7 +279,7 @@ int store_runtime_add(struct store *s, const struct fleet_runtime *want, const s
         return err_set(err, r, "%s", why.text);
     r = remove_leftovers(s, err);
     if (r == 0)
-        r = install(s, want, o, subject, ret, err);
+        r = install(s, want, o, subject, change, ret, err);
     if (r < 0 && r != -ENOMEM)
         (void)err_prefix(err, "runtime '%s'", want->name);
     /* A damaged one that the new one did not replace by name is of no more use; in use, it stays until it is removed by hand. */

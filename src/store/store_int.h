@@ -118,6 +118,7 @@ struct install {
     const char *subject; /* "runtime NAME" */
     const char *stage;   /* absolute: STORE/runtimes/.new-XXXX */
     int treefd;          /* stage/tree */
+    int lockfd;          /* store/change; children that write get it too, so that the next change waits for those that outlive us */
     struct manifest *m;  /* engine, source and packages are set */
 };
 /* Each fills the tree and sets program, version and what else it knows. */
