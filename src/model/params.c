@@ -19,10 +19,8 @@ static int read_blocks(struct model_load *l)
         return err_set(l->err, -EBADMSG, "key '%s.block_count' is %u, possible is 1 to %d", m->arch, m->n_block, MODEL_LAYERS_MAX);
     l->trunk = m->n_block;
     m->n_layer = m->n_block;
-    if (!(l->arch->flags & (F_MTP | F_NEXTN_SKIPPED)))
-        return 0;
     r = model_key_u32(l, "nextn_predict_layers", &m->n_nextn);
-    if (r < 0)
+    if (r < 0 || (l->arch->flags & F_NO_OWN_KV)) /* of an assistant all blocks are of that kind, and it is loaded for them */
         return r;
     if (m->n_nextn >= m->n_block)
         return err_set(l->err, -EBADMSG, "key '%s.nextn_predict_layers' is %u of %u blocks: none would be left", m->arch, m->n_nextn, m->n_block);
