@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Private parts of fit. A prediction has four steps: sizes are resolved (cache.c), layers get their devices and tensors follow (place.c), each context adds its caches (cache.c) and buffers
+ * (compute.c, states.c), and the rules look at the result (legal.c). What a prediction needs of a model's tensors is summed up once, by layer, in a struct fit_placed; after that nobody walks tensors.
+ *
+ * Sums of bytes saturate at FIT_BYTES_MAX instead of failing: a shape that large fits nowhere, and says so.
+ */
+#pragma once
+
+#include "fit.h"
+
+/* How a buffer type rounds a tensor (law 2.5). */
+enum fit_class {
+    FIT_CLASS_PLAIN, /* CPU, RPC workers on CPUs, Metal: 32 bytes */
+    FIT_CLASS_CUDA,  /* CUDA, HIP: 128 bytes, and rows of quantized tensors up to 512 elements */
+    FIT_CLASS_WIDE,  /* Vulkan: what the device asks for, at most 256 */
+    FIT_CLASSES
+};
+enum fit_class fit_class_of(enum fit_backend b);
+/* Bytes that a buffer of class c takes for rows rows of width elements. */
+uint64_t fit_tensor_bytes(enum fit_class c, const struct gguf_type *t, uint64_t width, uint64_t rows);
+
+/* Tensors that go to one place, as each class of buffer would round them. */
+struct fit_sums {
+    uint64_t bytes[FIT_CLASSES];
+    uint64_t repack; /* part of the plain figure that the CPU's repacking takes */
+};
+/* What may part a layer's tensors. */
+#define FIT_MOE 1     /* routed experts: follow cpu_moe */
+#define FIT_NO_CUDA 2 /* of a type that CUDA and HIP have no kernel for: fall through to the CPU */
+#define FIT_GROUPS 4
+struct fit_group {
+    struct fit_sums part[FIT_GROUPS];
+};
+
+/* One model with its overrides, summed. */
+struct fit_placed {
+    const struct model *m;
+    struct fit_group *slots; /* m->n_layer layers, then the output slot; a nextn layer holds what is loaded with it alone */
+    struct fit_sums input;   /* always on the CPU */
+    struct fit_sums fixed[FIT_DEVICES_MAX + 1], fixed_nextn[FIT_DEVICES_MAX + 1]; /* overridden: by device, the host at n_devices */
+    struct fit_sums per_buffer; /* one copy for each distinct buffer type */
+    struct fit_sums tied;    /* the output's own copy of token_embd */
+    bool has_tied;
+    bool has_no_cuda;        /* any FIT_NO_CUDA tensor */
+    uint64_t expert_bytes;   /* the largest routed expert's matrices in one layer; 0 none */
+    uint32_t expert_layers;
+    uint64_t v_width_max;    /* law 3.2 without flash attention */
+    uint32_t override_hits[FIT_OVERRIDES_MAX];  /* tensors that each override moved */
+    bool override_no_buffer[FIT_OVERRIDES_MAX]; /* its buffer is none of the devices' nor CPU */
+    bool override_no_kernel[FIT_OVERRIDES_MAX]; /* moves a type to a device that has no kernel for it */
+    const struct fit_override *overrides;
+    size_t n_overrides;
+};
+
+struct fit_prepared {
+    struct fit_input in;
+    struct fit_override overrides[FIT_OVERRIDES_MAX], draft_overrides[FIT_DRAFT_OVERRIDES_MAX];
+    struct fit_placed *target, *drafter; /* drafter NULL: none */
+    struct fit_sums projector;
+    enum fit_class classes[FIT_DEVICES_MAX + 1];
+    size_t host; /* index of the host: n_devices */
+};
+
+/* One context of the engine. */
+struct fit_context {
+    const struct fit_placed *pm;
+    uint16_t *device;        /* slot -> device */
+    bool mtp;                /* holds the caches of the nextn layers, and only those */
+    bool draft;              /* counts into the drafter's terms */
+    uint32_t np, n_ctx, n_ctx_seq, n_stream, n_batch, n_ubatch, n_outputs;
+    uint32_t rs_rows;        /* rows of recurrent state */
+    uint32_t rs_seq;         /* rows for each sequence */
+    uint32_t copies;         /* of what crosses devices (law 4.2) */
+    bool unified, flash;
+    const struct gguf_type *k, *v;
+};
+
+/* What one prediction carries. */
+struct fit_run {
+    const struct fit_prepared *p;
+    const struct fit_shape *s;
+    struct fit_result *r;
+    struct arena *a; /* NULL: notes have no text */
+    int failed;      /* -ENOMEM of a note */
+    struct fit_context target, draft; /* draft.pm NULL: none */
+    uint16_t draft_device[MODEL_LAYERS_MAX + 2];
+    uint16_t devices[FIT_DEVICES_MAX]; /* the list that layers are split over (law 2.1, -sm none) */
+    size_t n_devices;
+    bool mmap, repack;
+    unsigned spec;   /* kinds that the engine really runs */
+};
+
+static inline uint64_t fit_add(uint64_t a, uint64_t b)
+{
+    uint64_t r;
+    return __builtin_add_overflow(a, b, &r) || r > FIT_BYTES_MAX ? FIT_BYTES_MAX : r;
+}
+static inline uint64_t fit_mul(uint64_t a, uint64_t b)
+{
+    uint64_t r;
+    return __builtin_mul_overflow(a, b, &r) || r > FIT_BYTES_MAX ? FIT_BYTES_MAX : r;
+}
+/* Up to a multiple of a power of two. */
+static inline uint64_t fit_pad(uint64_t n, uint64_t align)
+{
+    return n >= FIT_BYTES_MAX ? FIT_BYTES_MAX : (n + align - 1) & ~(align - 1);
+}
+static inline uint64_t fit_row(const struct gguf_type *t, uint64_t n)
+{
+    return fit_mul(n / t->block, t->bytes);
+}
+
+/* Adds bytes that are known by law. */
+void fit_exact(struct fit_run *x, size_t device, enum fit_term t, uint64_t bytes);
+void fit_amount_add(struct fit_run *x, size_t device, enum fit_term t, struct fit_amount amount);
+
+/* ---- override.c ---- */
+
+/* ECMAScript's regular expressions as far as -ot needs them, matched with regcomp. */
+struct fit_regex;
+/* -EINVAL: what cannot be translated is named. Memory is the heap's until fit_regex_free. */
+int fit_regex_new(const char *pattern, struct fit_regex **ret, struct err *err) BASE_MUST_USE;
+struct fit_regex *fit_regex_free(struct fit_regex *re);
+bool fit_regex_search(const struct fit_regex *re, const char *text);
+/* Routed experts as -cmoe names them. */
+bool fit_is_routed_expert(const char *tensor);
+
+/* ---- place.c ---- */
+
+int fit_placed_new(const struct fit_prepared *p, const struct model *m, const struct fit_override *overrides, size_t n, struct arena *a, struct fit_placed **ret, struct err *err) BASE_MUST_USE;
+struct fit_sums fit_sum_all(const struct model *m); /* every tensor in one buffer: a projector */
+/* Slots 0..n_layer to devices; ngl UINT32_MAX: all. */
+void fit_place_layers(const struct fit_run *x, uint32_t n_layer, uint32_t ngl, const uint16_t *devices, size_t n_devices, uint16_t *ret);
+void fit_place_weights(struct fit_run *x, const struct fit_context *c, uint32_t cpu_moe, bool nextn);
+
+/* ---- cache.c ---- */
+
+void fit_resolve(struct fit_run *x);
+uint64_t fit_cells(const struct fit_context *c, const struct fit_shape *s, bool swa);
+void fit_caches(struct fit_run *x, const struct fit_context *c);
+
+/* ---- draft.c ---- */
+
+/* What the engine will make of the asked kinds: x->spec, the target's outputs and rollback rows, r->draft_max. Before the target's context. */
+void fit_speculation(struct fit_run *x);
+/* The drafter's context, when there is one. After the target's. */
+void fit_draft(struct fit_run *x);
+
+/* ---- compute.c, states.c, legal.c ---- */
+
+void fit_compute(struct fit_run *x, const struct fit_context *c);
+void fit_output(struct fit_run *x, const struct fit_context *c);
+void fit_host_states(struct fit_run *x); /* prompt cache, checkpoints, tables */
+/* One saved state of n tokens (at most the context), and one checkpoint. */
+uint64_t fit_state_bytes(const struct fit_context *c, uint64_t tokens);
+uint64_t fit_checkpoint_bytes(const struct fit_context *c);
+void fit_projector(struct fit_run *x);
+
+/* The rules in the order of docs/fit.md. */
+void fit_legal(struct fit_run *x);
+void fit_note(struct fit_run *x, enum fit_severity severity, const char *rule, const char *fmt, ...) BASE_PRINTF(4, 5);
