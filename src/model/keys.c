@@ -6,7 +6,15 @@
 #include "model_int.h"
 
 #include <errno.h>
-#include <string.h>
+#include <stdio.h>
+
+const struct gguf_kv *model_key(const struct model_load *l, const char *rest)
+{
+    char key[128]; /* names in the table and in this module are short */
+
+    (void)snprintf(key, sizeof(key), "%s.%s", l->arch->name, rest);
+    return gguf_find(l->g, key);
+}
 
 static int wrong_type(const struct model_load *l, const struct gguf_kv *kv, const char *want)
 {
@@ -15,7 +23,7 @@ static int wrong_type(const struct model_load *l, const struct gguf_kv *kv, cons
 
 int model_key_u32(const struct model_load *l, const char *rest, uint32_t *ret)
 {
-    const struct gguf_kv *kv = gguf_find_arch(l->g, rest);
+    const struct gguf_kv *kv = model_key(l, rest);
 
     if (!kv)
         return 0;
@@ -27,14 +35,14 @@ int model_key_u32(const struct model_load *l, const char *rest, uint32_t *ret)
 
 int model_key_need(const struct model_load *l, const char *rest, uint32_t *ret)
 {
-    if (!gguf_find_arch(l->g, rest))
+    if (!model_key(l, rest))
         return err_set(l->err, -EBADMSG, "key '%s.%s' is missing", l->m->arch, rest);
     return model_key_u32(l, rest, ret);
 }
 
 int model_key_bool(const struct model_load *l, const char *rest, bool *ret)
 {
-    const struct gguf_kv *kv = gguf_find_arch(l->g, rest);
+    const struct gguf_kv *kv = model_key(l, rest);
 
     if (kv && !gguf_bool(kv, ret))
         return wrong_type(l, kv, "bool");
@@ -56,7 +64,7 @@ static int element(const struct model_load *l, const struct gguf_kv *kv, uint64_
 
 int model_key_blocks(const struct model_load *l, const char *rest, bool trunk, uint32_t *ret, int *ret_found)
 {
-    const struct gguf_kv *kv = gguf_find_arch(l->g, rest);
+    const struct gguf_kv *kv = model_key(l, rest);
     uint32_t v = 0, n = l->m->n_block;
     int r;
 
@@ -90,7 +98,7 @@ int model_key_blocks(const struct model_load *l, const char *rest, bool trunk, u
 
 int model_key_max(const struct model_load *l, const char *rest, uint32_t *ret)
 {
-    const struct gguf_kv *kv = gguf_find_arch(l->g, rest);
+    const struct gguf_kv *kv = model_key(l, rest);
     uint32_t most = 0, v = 0;
     int r;
 
@@ -110,7 +118,7 @@ int model_key_max(const struct model_load *l, const char *rest, uint32_t *ret)
 
 uint64_t model_key_count(const struct model_load *l, const char *rest)
 {
-    const struct gguf_kv *kv = gguf_find_arch(l->g, rest);
+    const struct gguf_kv *kv = model_key(l, rest);
 
     return kv && kv->type == GGUF_ARRAY ? kv->n : 0;
 }

@@ -150,7 +150,7 @@ static int set_attention(const struct model_load *l, uint32_t i, struct model_la
 /* Law 3.7, last part: qwen4exp. */
 static int read_ple(struct model_load *l)
 {
-    const struct gguf_kv *kv = gguf_find_arch(l->g, "ple.layers");
+    const struct gguf_kv *kv = model_key(l, "ple.layers");
     uint32_t kernel = 0, ngram = 0, streams = 0;
     uint64_t n = 0;
     int64_t at = 0;

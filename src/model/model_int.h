@@ -112,6 +112,8 @@ struct model_load {
 
 /* ---- keys: "<architecture>.<rest>", as strict as the engine ------------------------------------------------------ */
 
+/* NULL: not there. It asks for no memory, so that a missing key is never the sign of an empty heap. */
+const struct gguf_kv *model_key(const struct model_load *l, const char *rest);
 /* A u32; *ret stays when the key is missing. -EBADMSG: another type. */
 int model_key_u32(const struct model_load *l, const char *rest, uint32_t *ret) BASE_MUST_USE;
 /* The same for a key that must be there. */

@@ -83,7 +83,7 @@ static int read_heads(struct model_load *l)
 /* Law 6.1: four positions a token instead of one. */
 static bool has_m_rope(const struct model_load *l)
 {
-    const struct gguf_kv *kv = gguf_find_arch(l->g, "rope.dimension_sections");
+    const struct gguf_kv *kv = model_key(l, "rope.dimension_sections");
     int64_t a = 0, b = 0;
 
     if (!(l->arch->flags & F_M_ROPE_IF))

@@ -12,7 +12,7 @@
 static int read_width(struct model_load *l, uint32_t *ret)
 {
     const struct model_arch_row *a = l->arch;
-    bool set = gguf_find_arch(l->g, "attention.sliding_window") != NULL;
+    bool set = model_key(l, "attention.sliding_window") != NULL;
     uint32_t width = 0;
     int r;
 
@@ -48,7 +48,7 @@ static void set_period(struct model_load *l, uint32_t period)
 static int set_default(struct model_load *l)
 {
     /* a dflash drafter built of deepseek4 blocks (it has hyper-connections) has the window on every layer and says so nowhere */
-    if (l->m->role == MODEL_DRAFT_DFLASH && gguf_find_arch(l->g, "hyper_connection.count")) {
+    if (l->m->role == MODEL_DRAFT_DFLASH && model_key(l, "hyper_connection.count")) {
         set_period(l, 0);
         return 0;
     }
