@@ -295,7 +295,7 @@ static int check_count(uint64_t n, uint64_t max, uint64_t least, uint64_t left, 
     if (n > INT64_MAX)
         return err_set(err, -EBADMSG, "the header claims %" PRId64 " %s at byte %" PRIu64 ": the file is damaged", (int64_t)n, what, at);
     if (n > left / least)
-        return err_set(err, -EBADMSG, "the header claims %" PRIu64 " %s at byte %" PRIu64 ", of at least %" PRIu64 " bytes each, but only %" PRIu64 " bytes follow: the file is cut short or damaged; fetch it again", n, what, at,
+        return err_set(err, -ENODATA, "the header claims %" PRIu64 " %s at byte %" PRIu64 ", of at least %" PRIu64 " bytes each, but only %" PRIu64 " bytes follow: the file is cut short or damaged; fetch it again", n, what, at,
                        least, left);
     if (n > max)
         return err_set(err, -E2BIG, "the header claims %" PRIu64 " %s at byte %" PRIu64 "; at most %" PRIu64 " are read", n, what, at, max);

@@ -271,11 +271,10 @@ int gguf_st_open(const struct gguf_source *src, struct gguf_st **ret, struct err
     if (r < 0)
         return r;
     struct json *doc = NULL;
-    r = json_parse(buf_str(&text), &doc, err);
-    if (r < 0) {
-        err_prefix(err, "the safetensors header (from byte 8) is no JSON");
-        return r == -ENOMEM ? r : -EBADMSG;
-    }
+    struct err why;
+    r = json_parse(buf_str(&text), &doc, &why);
+    if (r < 0)
+        return r == -ENOMEM ? err_nomem(err) : err_set(err, -EBADMSG, "the safetensors header (from byte 8) is no JSON: %s", why.text);
     struct gguf_st *s = calloc(1, sizeof(*s));
     if (s)
         s->arena = arena_new(GGUF_MEMORY_MAX);

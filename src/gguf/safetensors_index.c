@@ -108,11 +108,10 @@ static int read_index(struct gguf_index *x, json_val root, struct err *err)
 int gguf_index_parse(struct str text, struct gguf_index *ret, struct err *err)
 {
     struct json *doc = NULL;
-    int r = json_parse(text, &doc, err);
-    if (r < 0) {
-        err_prefix(err, "broken JSON");
-        return r == -ENOMEM ? r : -EBADMSG;
-    }
+    struct err why;
+    int r = json_parse(text, &doc, &why);
+    if (r < 0)
+        return r == -ENOMEM ? err_nomem(err) : err_set(err, -EBADMSG, "broken JSON: %s", why.text);
     struct gguf_index x = {.arena = arena_new(GGUF_MEMORY_MAX)};
     r = x.arena ? read_index(&x, json_root(doc), err) : err_nomem(err);
     json_free(doc);
