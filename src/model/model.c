@@ -5,7 +5,6 @@
 #include "model_int.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int check_parts(const struct gguf *const *parts, size_t n_parts, struct err *err)
@@ -112,24 +111,20 @@ static int load(struct model_load *l, const struct gguf *const *parts, size_t n_
 int model_load(const struct gguf *const *parts, size_t n_parts, struct model **ret, struct err *err)
 {
     struct arena *a = arena_new(MODEL_MEMORY_MAX);
-    base_autofree struct model_load *l = calloc(1, sizeof(*l));
-    struct model *m = a ? arena_alloc(a, 1, sizeof(*m)) : NULL;
+    struct model_load l = {.g = n_parts > 0 ? parts[0] : NULL, .m = a ? arena_alloc(a, 1, sizeof(struct model)) : NULL, .err = err};
     int r;
 
-    if (!l || !m) {
+    if (!l.m) {
         (void)arena_free(a);
         return err_nomem(err);
     }
-    m->arena = a;
-    l->m = m;
-    l->err = err;
-    l->g = n_parts > 0 ? parts[0] : NULL;
-    r = load(l, parts, n_parts);
+    l.m->arena = a;
+    r = load(&l, parts, n_parts);
     if (r < 0) {
         (void)arena_free(a);
         return r;
     }
-    *ret = m;
+    *ret = l.m;
     return 0;
 }
 

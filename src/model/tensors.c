@@ -130,26 +130,34 @@ static int read_part(struct model *m, const struct gguf *g, uint16_t part, struc
     return 0;
 }
 
+struct named {
+    const char *name;
+    uint16_t part;
+};
+
 static int by_name(const void *a, const void *b)
 {
-    const struct model_tensor *const *x = a, *const *y = b;
+    const struct named *x = a, *y = b;
 
-    return strcmp((*x)->name, (*y)->name);
+    return strcmp(x->name, y->name);
 }
 
 /* A reader has seen to its own file; a name may still be in two parts. */
 static int check_twice(const struct model *m, struct err *err)
 {
-    base_autofree const struct model_tensor **order = malloc(m->n_tensors * sizeof(*order));
+    base_autofree struct named *order = calloc(m->n_tensors, sizeof(struct named));
 
     if (!order)
         return err_nomem(err);
     for (size_t i = 0; i < m->n_tensors; i++)
-        order[i] = &m->tensors[i];
-    qsort(order, m->n_tensors, sizeof(*order), by_name);
+        order[i] = (struct named){m->tensors[i].name, m->tensors[i].part};
+    qsort(order, m->n_tensors, sizeof(struct named), by_name);
     for (size_t i = 1; i < m->n_tensors; i++)
-        if (strcmp(order[i - 1]->name, order[i]->name) == 0)
-            return err_set(err, -EBADMSG, "tensor '%s' is in part %u and again in part %u", order[i]->name, order[i - 1]->part + 1u, order[i]->part + 1u);
+        if (strcmp(order[i - 1].name, order[i].name) == 0) {
+            unsigned a = order[i - 1].part + 1u, b = order[i].part + 1u;
+
+            return err_set(err, -EBADMSG, "tensor '%s' is in part %u and again in part %u", order[i].name, a < b ? a : b, a < b ? b : a);
+        }
     return 0;
 }
 
