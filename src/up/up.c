@@ -68,6 +68,8 @@ void up_stop(struct up *u)
     u->stop_by_ms = net_loop_now_ms(u->loop) + limit;
     if (served)
         up_say(u, EVENT_INFO, "", "stopping fleet '%s'%s", u->fleet->name, u->detached ? "" : "; once more to hurry");
+    else if (u->exit_code == 0)
+        up_say(u, EVENT_WARN, "", "stopping fleet '%s' before all of it was ready", u->fleet->name);
     if (!u->progress && !u->detached)
         u->progress = os_progress_new(STDERR_FILENO, &clk_system);
     if (u->router.wanted && served)
@@ -128,8 +130,10 @@ static void serve(struct up *u)
     net_timer_stop(u->tick);
     u->progress = os_progress_free(u->progress);
     up_print_table(u);
-    if (u->o->background)
+    if (u->o->background) {
         up_daemon_detach(u);
+        up_say(u, EVENT_INFO, "", "fleet '%s' is up (pid %d)", u->fleet->name, (int)getpid());
+    }
     up_daemon_tell(u, 0);
 }
 
@@ -147,15 +151,21 @@ static void all_are_ready(struct up *u)
         serve(u);
 }
 
+/* A process of ours has come or gone. */
+static bool changes_record(enum run_state from, enum run_state to)
+{
+    return to == RUN_LOADING || to == RUN_ABSENT || to == RUN_FAILED || (to == RUN_STARTING && from != RUN_ABSENT && from != RUN_FAILED);
+}
+
 static void on_state(void *ctx, struct run_service *s, enum run_state from, enum run_state to)
 {
     struct up_service *us = ctx;
     struct up *u = us->up;
     struct run_info info;
-    (void)from;
-    up_record(u);
+    if (changes_record(from, to))
+        up_record(u);
     up_router_tell(u);
-    up_progress_service(u, s);
+    up_progress_service(u, s, from);
     switch (u->phase) {
     case UP_STARTING:
         if (to == RUN_FAILED) {

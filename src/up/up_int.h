@@ -168,7 +168,7 @@ int up_status_text(struct up *u, const struct fleet *f, struct buf *out) BASE_MU
 /* ---- up_say.c ---- */
 void up_say(struct up *u, enum event_level level, const char *subject, const char *fmt, ...) BASE_PRINTF(4, 5);
 void up_emit(void *ctx, enum event_level level, const char *subject, const char *text, uint64_t done, uint64_t total);
-void up_progress_service(struct up *u, struct run_service *s);
+void up_progress_service(struct up *u, struct run_service *s, enum run_state from);
 void up_progress_all(struct up *u);
 void up_print_table(struct up *u);
 

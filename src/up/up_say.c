@@ -14,7 +14,10 @@ static void say_log_line(enum event_level level, const char *subject, struct str
     static const char *const levels[] = {"debug", "info", "warn", "error"};
     base_autobuf struct buf b = BUF_INIT(SAY_MAX * 4);
     char when[CLK_RFC3339];
-    buf_addf(&b, "time=%s level=%s subject=\"%s\" msg=\"", clk_rfc3339(clk_system.real_us(NULL), when), levels[level], subject);
+    buf_addf(&b, "time=%s level=%s ", clk_rfc3339(clk_system.real_us(NULL), when), levels[level]);
+    if (subject[0])
+        buf_addf(&b, "subject=\"%s\" ", subject);
+    buf_add_c(&b, "msg=\"");
     for (size_t i = 0; i < text.len; i++) {
         char c = text.ptr[i];
         if (c == '\n')
@@ -61,7 +64,7 @@ void up_emit(void *ctx, enum event_level level, const char *subject, const char 
         up_say(u, level, subject, "%s", text);
 }
 
-void up_progress_service(struct up *u, struct run_service *s)
+void up_progress_service(struct up *u, struct run_service *s, enum run_state from)
 {
     if (!u->progress)
         return;
@@ -77,7 +80,7 @@ void up_progress_service(struct up *u, struct run_service *s)
         os_progress_set(u->progress, name, "failed", 0, 0, OS_RED);
         return;
     case RUN_ABSENT:
-        if (u->phase == UP_STOPPING)
+        if (from != RUN_FAILED)
             os_progress_set(u->progress, name, "stopped", 0, 0, OS_DIM);
         return;
     case RUN_STARTING:
@@ -99,7 +102,7 @@ void up_progress_all(struct up *u)
         run_info(u->services[i].run, &info);
         /* What is finished has its line for good. */
         if (info.state != RUN_READY && info.state != RUN_FAILED && info.state != RUN_ABSENT)
-            up_progress_service(u, u->services[i].run);
+            up_progress_service(u, u->services[i].run, info.state);
     }
 }
 

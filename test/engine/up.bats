@@ -74,7 +74,7 @@ load common
 	pid=$("$BERTH" status --json -f "$fleet" | jq .pid)
 	router_pid=$("$BERTH" status --json -f "$fleet" | jq .router.pid)
 	kill -9 "$pid"
-	all_gone() { [ -z "$(engines)" ] && is_gone "$router_pid"; }
+	all_gone() { [ -z "$(engines)" ] && is_gone_or_zombie "$router_pid"; }
 	wait_for 2 all_gone
 	bring_up
 	ask "What is a slot?" | jq -e '.choices[0].message.content'
