@@ -16,7 +16,7 @@ CFLAGS ?= -O2 -g
 SAN    ?=
 WERROR ?=
 
-PKGS   := libuv libllhttp yyjson yaml-0.1 openssl
+PKGS   := libuv libllhttp yyjson yaml-0.1 openssl sqlite3
 WARN   := -Wall -Wextra -Wmissing-prototypes -Wstrict-prototypes -Wshadow -Wvla -Wformat=2 -Wconversion -Wno-sign-conversion \
           -Wpointer-arith -Wwrite-strings -Wundef -Wimplicit-fallthrough
 VERSION := 0.1.0
