@@ -34,7 +34,7 @@ struct httpio_client *httpio_client_new(struct net_loop *l, const struct httpio_
 
     if (!c)
         return NULL;
-    *c = (struct httpio_client){.magic = HTTPIO_MAGIC_CLIENT, .refs = 1, .loop = l, .options = *o, .scratch = BUF_INIT(2 * HTTP_HEAD_MAX)};
+    *c = (struct httpio_client){.magic = HTTPIO_MAGIC_CLIENT, .refs = 1, .loop = l, .options = *o, .scratch = BUF_INIT(2 * (size_t)HTTP_HEAD_MAX)};
     LIST_INIT(&c->peers);
     LIST_INIT(&c->links);
     LIST_INIT(&c->calls);
@@ -70,7 +70,7 @@ struct httpio_client *httpio_client_free(struct httpio_client *c)
     while ((f = LIST_FIRST(&c->fetches)))
         httpio_fetch_forget(f);
     while ((k = LIST_FIRST(&c->calls)) || (k = LIST_FIRST(&c->late)))
-        (void)httpio_call_cancel(k);
+        (void)httpio_call_cancel(k); /* NOLINT: the analyzer does not see that it leaves the list */
     while ((l = LIST_FIRST(&c->links)))
         httpio_link_kill(l);
     httpio_sweep_release(&c->sweep);
@@ -189,9 +189,8 @@ static bool retry(struct httpio_call *k)
     struct httpio_link *l = k->to;
     struct err err = {0};
 
-    if (!l->reused || k->retried || k->lost || k->got_byte)
+    if (!l->reused || k->lost || k->got_byte) /* a fresh link is not reused: there is one second try */
         return false;
-    k->retried = true;
     k->to = NULL;
     l->call = NULL;
     httpio_link_kill(l);
@@ -490,7 +489,7 @@ static void look(void *ctx)
     }
     /* Owners may cancel any call, which takes it out of this list, or free the client, which empties it. */
     while ((k = LIST_FIRST(&c->late)))
-        expire(k, now);
+        expire(k, now); /* NOLINT: the same */
     httpio_sweep_want(&c->sweep, due);
     httpio_client_unref(c);
 }

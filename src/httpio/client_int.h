@@ -55,7 +55,6 @@ struct httpio_call {
     bool body_follows;
     bool request_done; /* the request is complete */
     bool lost;         /* the request's bytes are not at hand any more: no second try */
-    bool retried;
     bool got_byte;     /* of a response */
     bool head_seen;
     bool complete;

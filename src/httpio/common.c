@@ -49,7 +49,7 @@ void httpio_sweep_want(struct httpio_sweep *s, uint64_t due)
 
 void httpio_error_body(struct buf *out, const char *message, const char *type, unsigned code)
 {
-    base_autobuf struct buf shown = BUF_INIT(4 * ERR_TEXT_MAX);
+    base_autobuf struct buf shown = BUF_INIT((size_t)4 * ERR_TEXT_MAX);
 
     buf_add_printable(&shown, str_of(message), ERR_TEXT_MAX);
     buf_add_c(out, "{\"error\":{\"message\":\"");

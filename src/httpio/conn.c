@@ -125,7 +125,7 @@ static void conn_linger(struct httpio_conn *c)
 
 void httpio_conn_refuse(struct httpio_conn *c, unsigned status, const char *type, const char *message)
 {
-    base_autobuf struct buf body = BUF_INIT(4 * ERR_TEXT_MAX);
+    base_autobuf struct buf body = BUF_INIT((size_t)4 * ERR_TEXT_MAX);
     struct str part;
     bool sent = c->x.active && c->x.begun;
 
@@ -141,7 +141,6 @@ void httpio_conn_refuse(struct httpio_conn *c, unsigned status, const char *type
     c->close_after = true;
     httpio_error_body(&body, message, type, status);
     buf_clear(&c->out);
-    c->out.max = HTTP_HEAD_MAX;
     if (http_write_status(&c->out, status) < 0) {
         httpio_conn_kill(c, false);
         return;
@@ -171,8 +170,6 @@ void httpio_conn_flushed(struct httpio_conn *c)
     exchange_done(c, true);
     if (c->state != CONN_OPEN)
         return;
-    if (c->overfull)
-        c->close_after = true;
     if (!c->feeding) {
         if (c->close_after || (c->eof && c->pending.len == 0)) {
             conn_finish(c, false);
@@ -225,13 +222,8 @@ static int on_body(void *ctx, struct str data)
         return go_on(c);
     }
     c->dropped += data.len;
-    if (c->dropped <= HTTPIO_DROP_MAX)
-        return 0;
-    if (x->active) {
-        c->overfull = true; /* not before the response is written */
-        return 0;
-    }
-    conn_linger(c);
+    if (c->dropped > HTTPIO_DROP_MAX && !x->active) /* not before the response is written */
+        conn_linger(c);
     return go_on(c);
 }
 
@@ -443,7 +435,7 @@ static bool wants_bytes(const struct httpio_conn *c)
 {
     if (c->state == CONN_LINGER)
         return true;
-    if (c->x.active && c->in_body && (c->x.paused || c->overfull))
+    if (c->x.active && c->in_body && c->x.paused)
         return false;
     return c->pending.len < HTTPIO_PENDING_MAX;
 }
@@ -467,6 +459,8 @@ void httpio_conn_update(struct httpio_conn *c)
     if (read != c->reading) {
         c->reading = read;
         net_stream_read(c->stream, read);
+        if (!read)
+            httpio_sweep_want(&c->server->sweep, httpio_later(now_ms(c), HTTPIO_GONE_MS));
     }
 }
 
@@ -475,10 +469,18 @@ static uint64_t limit_at(uint64_t since, uint64_t limit_ms)
     return limit_ms ? httpio_later(since, limit_ms) : UINT64_MAX;
 }
 
-static uint64_t read_due(const struct httpio_conn *c)
+/* True when the end of the client could not be seen by reading. */
+static bool unread(const struct httpio_conn *c)
+{
+    return c->state == CONN_OPEN && !c->reading && c->x.active && !c->x.ended;
+}
+
+static uint64_t read_due(const struct httpio_conn *c, uint64_t now)
 {
     const struct httpio_limits *l = &c->server->limits;
 
+    if (unread(c))
+        return net_stream_gone(c->stream) ? 0 : now + HTTPIO_GONE_MS;
     if (c->state == CONN_LINGER)
         return httpio_later(c->since, HTTPIO_LINGER_MS);
     switch (c->phase) {
@@ -487,7 +489,7 @@ static uint64_t read_due(const struct httpio_conn *c)
     case PHASE_HEAD:
         return limit_at(c->since, l->head_ms);
     case PHASE_BODY:
-        return c->x.paused ? UINT64_MAX : limit_at(c->since, l->body_stall_ms);
+        return limit_at(c->since, l->body_stall_ms);
     case PHASE_DROP:
         return httpio_later(c->since, HTTPIO_LINGER_MS);
     case PHASE_BUSY:
@@ -515,7 +517,7 @@ static uint64_t write_due(struct httpio_conn *c, uint64_t now, uint64_t *ret_loo
 
 uint64_t httpio_conn_due(struct httpio_conn *c, uint64_t now)
 {
-    uint64_t look, reading = read_due(c), writing = write_due(c, now, &look);
+    uint64_t look, reading = read_due(c, now), writing = write_due(c, now, &look);
 
     if (reading <= now || writing <= now)
         return 0;
@@ -530,6 +532,10 @@ void httpio_conn_expire(struct httpio_conn *c, uint64_t now)
 
     if (write_due(c, now, &look) <= now) {
         httpio_conn_kill(c, true);
+        return;
+    }
+    if (unread(c)) {
+        httpio_conn_kill(c, false);
         return;
     }
     if (c->state == CONN_OPEN && c->phase == PHASE_HEAD)
@@ -554,8 +560,8 @@ void httpio_conn_accept(struct httpio_server *s, struct net_stream *stream)
         return;
     }
     *c = (struct httpio_conn){.magic = HTTPIO_MAGIC_CONN, .server = s, .stream = stream, .parser = parser, .refused = refused, .phase = PHASE_IDLE};
-    c->out = BUF_INIT(HTTP_HEAD_MAX);
-    c->pending = BUF_INIT(HTTPIO_PENDING_MAX + HTTP_HEAD_MAX + 64 * 1024);
+    c->out = BUF_INIT((size_t)HTTP_HEAD_MAX);
+    c->pending = BUF_INIT(HTTPIO_PENDING_MAX + (size_t)256 * 1024);
     c->since = now_ms(c);
     s->refs++;
     if (refused)

@@ -78,7 +78,7 @@ static bool body_is_lost(const struct httpio_conn *c)
 {
     const struct httpio_exchange *x = &c->x;
 
-    return c->in_body && (x->expect || x->head->content_length > HTTPIO_DROP_MAX);
+    return c->in_body && (x->expect || x->head->content_length > (int64_t)HTTPIO_DROP_MAX);
 }
 
 int httpio_begin(struct httpio_exchange *x, unsigned status, const struct http_field *fields, size_t n, int64_t length)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * httpio: the one HTTP server and the one HTTP client, on net and http. Both stream bodies both ways with back-pressure, bound everything that a peer can cause
- * and tell their owner through callbacks. One loop, one thread. Objects given to callbacks live until the callback that is named as the last one.
+ * and tell their owner through callbacks. One loop, one thread. Objects given to callbacks live until the callback that is named as the last one. Any function may be
+ * called from any callback, on any object. Servers and clients are freed before their loop.
  */
 #pragma once
 
@@ -9,7 +10,8 @@
 #include <http/http.h>
 #include <net/net.h>
 
-/* Every limit of a connection, with its default. */
+/* Every limit of a connection, with its default. 0: none. Times are kept to about 50 ms. What a limit strikes is answered, when it can be: 408 for a head or body
+ * that does not come, 431 for a head that is too large, 400 for what is malformed, 503 for too many, each with {"error":{"message","type","code"}} and a close. */
 struct httpio_limits {
     uint64_t head_ms;         /* first byte of a head to its end: 10 s */
     uint64_t idle_ms;         /* a kept-alive connection without a request: 60 s */
@@ -30,7 +32,9 @@ struct httpio_server;
 struct httpio_exchange; /* one request and its response */
 
 /* For each exchange: on_request, then on_body*, on_body_end (at once when there is no body), and at last on_done, after which the exchange is gone. Any may be
- * NULL except on_request and on_done. on_done comes also when the client has left or a limit struck: completed is then false; it always comes, exactly once. */
+ * NULL except on_request and on_done. on_done comes also when the client has left or a limit struck: completed is then false; it always comes, exactly once. After it, or
+ * after httpio_end, the rest of the body is not handed over. Completed means that the kernel has all of the response. A client that finishes its sending side before
+ * the response is complete has left. Requests that come meanwhile over the same connection wait for their turn. */
 struct httpio_server_ops {
     void (*on_request)(void *ctx, struct httpio_exchange *x, const struct http_head *head); /* head is valid until on_done */
     void (*on_body)(void *ctx, struct httpio_exchange *x, struct str data);
@@ -53,18 +57,20 @@ void *httpio_exchange_get(const struct httpio_exchange *x);
 const struct http_head *httpio_exchange_head(const struct httpio_exchange *x);
 /* pid and uid of the peer of a unix socket; -ENOTSUP for TCP. */
 int httpio_exchange_cred(const struct httpio_exchange *x, pid_t *ret_pid, uid_t *ret_uid) BASE_MUST_USE;
-/* Back-pressure on the request body. */
+/* Back-pressure on the request body. What was already read (64 KiB at most) may still come. "Expect: 100-continue" is answered when the owner reads: at once unless it stopped
+ * reading within on_request, then when it reads on. That a client has left is noticed within a quarter of a second while it is not read, else at once. */
 void httpio_read(struct httpio_exchange *x, bool on);
 /* Begins the response. length >= 0 sends Content-Length and exactly that many bytes must follow; -1 sends chunked to 1.1 clients and until-close to 1.0. Framing and Connection fields are added
- * here; giving them in fields is our bug. Date is added. A response to HEAD sends its head only. -EINVAL (a field that cannot be sent), -ENOMEM. */
+ * here; giving them in fields is our bug and -EINVAL. Date is added unless given. A response to HEAD sends its head only, 204 and 304 too. The head goes out with the first bytes of the
+ * body, or before the loop waits again. -EINVAL (a field that cannot be sent, the head is too large; another may be begun), -EALREADY, -ENOMEM. */
 int httpio_begin(struct httpio_exchange *x, unsigned status, const struct http_field *fields, size_t n, int64_t length) BASE_MUST_USE;
 /* Sends body bytes. True: more than send_high_bytes are queued; wait for on_drain. */
 bool httpio_send(struct httpio_exchange *x, struct str data);
-/* The response is complete. on_done follows, maybe before this returns. */
+/* The response is complete. on_done follows, maybe before this returns. One that is longer or shorter than announced, or not begun, is aborted instead. */
 void httpio_end(struct httpio_exchange *x);
 /* Ends the exchange with an unclean close (RST after content was sent, so that no client takes it for a whole answer). */
 void httpio_abort(struct httpio_exchange *x);
-/* A whole response in one call. The request's body, if it is still coming, is read and dropped up to a bound, else the connection closes. */
+/* A whole response in one call; aborts when one has begun. The request's body, if it is still coming, is read and dropped up to a bound, else the connection closes. */
 void httpio_respond(struct httpio_exchange *x, unsigned status, const char *content_type, struct str body);
 
 /* ---- client ------------------------------------------------------------------------------------------------- */
@@ -111,7 +117,7 @@ struct httpio_request {
     struct str host;      /* value of Host; empty: the address */
     struct str body;      /* copied; the whole body when body_follows is false */
     bool body_follows;    /* body bytes come by httpio_call_send and end with httpio_call_end */
-    int64_t body_length;  /* with body_follows: exact length, or -1 for chunked */
+    int64_t body_length;  /* with body_follows: exact length of all of it, or -1 for chunked; a body that turns out otherwise fails the call */
     bool fresh;           /* no reused connection */
     uint64_t timeout_ms;  /* until the response's head; 0 none */
     uint64_t stall_ms;    /* without any byte of the response's body; 0 none */

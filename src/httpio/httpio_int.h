@@ -11,7 +11,7 @@
 #include "httpio.h"
 
 /* Sweeps are at least this far apart, so that thousands of deadlines cost no more than a walk now and then. */
-#define HTTPIO_SWEEP_MS 25
+#define HTTPIO_SWEEP_MS 50
 
 struct httpio_sweep {
     struct net_loop *loop;

@@ -14,12 +14,13 @@
 #define HTTPIO_MAGIC_CONN 0x68636e31u
 #define HTTPIO_MAGIC_EXCHANGE 0x68786331u
 
-#define HTTPIO_PENDING_MAX (16 * 1024)   /* bytes of later requests kept while an exchange is under way; above it reading stops */
-#define HTTPIO_DROP_MAX (256 * 1024)     /* bytes of a request's body read and dropped after its response, before we rather close */
-#define HTTPIO_LINGER_MS 2000            /* how long a finished connection is read, so that the peer is not reset before it saw our answer */
-#define HTTPIO_LINGER_BYTES (1024 * 1024)
-#define HTTPIO_REFUSED_MAX 64            /* connections over the limit that are told so at once; more are just closed */
-#define HTTPIO_OUT_KEEP_BYTES 2048       /* a connection's head buffer above this is given back */
+#define HTTPIO_PENDING_MAX ((size_t)16 * 1024) /* bytes of later requests kept while an exchange is under way; above it reading stops */
+#define HTTPIO_DROP_MAX ((size_t)256 * 1024)   /* bytes of a request's body read and dropped after its response, before we rather close */
+#define HTTPIO_LINGER_MS 2000                  /* how long a finished connection is read, so that the peer is not reset before it saw our answer */
+#define HTTPIO_GONE_MS 200                     /* how often a client whose bytes are not read is asked for: its end is behind them */
+#define HTTPIO_LINGER_BYTES ((size_t)1024 * 1024)
+#define HTTPIO_REFUSED_MAX 64                  /* connections over the limit that are told so at once; more are just closed */
+#define HTTPIO_OUT_KEEP_BYTES 2048             /* a connection's head buffer above this is given back */
 
 enum conn_state {
     CONN_OPEN,
@@ -65,7 +66,6 @@ struct httpio_conn {
     bool feeding;        /* the parser runs: what follows an exchange is done when it returns */
     bool in_body;        /* between a request's head and its end */
     bool reading;        /* what net was told */
-    bool overfull;       /* more of an unwanted body came than we drop */
     bool close_after;    /* no other request after this exchange */
     bool eof;            /* the peer has finished sending */
     bool broken;         /* a write failed: on_end will tell */

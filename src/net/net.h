@@ -76,6 +76,7 @@ int net_stream_write(struct net_stream *s, const struct str *parts, size_t n_par
 size_t net_stream_queued(const struct net_stream *s); /* bytes not written yet */
 size_t net_stream_unsent(const struct net_stream *s); /* these and what the kernel holds because the peer has not taken it. One system call */
 void net_stream_read(struct net_stream *s, bool on);  /* stops and resumes reading: back-pressure */
+bool net_stream_gone(const struct net_stream *s);     /* the peer has finished sending or the connection is broken, also behind bytes that nobody reads. One system call */
 bool net_stream_quiet(const struct net_stream *s);    /* connected and nothing waits to be read: no byte, no end, no error. One system call */
 /* Finishes our sending side once the queue is empty. */
 void net_stream_shutdown(struct net_stream *s);

@@ -19,11 +19,11 @@
 #define NET_MAGIC_LISTENER 0x6e6c6931u
 #define NET_MAGIC_DEAD 0xdeadbeefu /* written before memory is freed */
 
-#define NET_READ_BYTES (64 * 1024)    /* the loop's one read buffer: what one read may take */
-#define NET_QUEUE_MAX (1024u * 1024 * 1024) /* most bytes a stream may queue: owners bound what they send well below */
-#define NET_PARTS 16                  /* parts handed to the kernel at once */
-#define NET_ACCEPT_BATCH 64           /* connections accepted before others get their turn */
-#define NET_ACCEPT_PAUSE_MS 100       /* without descriptors: how long nothing is accepted */
+#define NET_READ_BYTES ((size_t)64 * 1024)         /* the loop's one read buffer: what one read may take */
+#define NET_QUEUE_MAX ((size_t)1024 * 1024 * 1024) /* most bytes a stream may queue: owners bound what they send well below */
+#define NET_PARTS 16                               /* parts handed to the kernel at once */
+#define NET_ACCEPT_BATCH 64                        /* connections accepted before others get their turn */
+#define NET_ACCEPT_PAUSE_MS 100                    /* without descriptors: how long nothing is accepted */
 
 struct net_stream;
 

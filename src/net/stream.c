@@ -10,6 +10,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <linux/sockios.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -200,6 +201,13 @@ void net_stream_read(struct net_stream *s, bool on)
     int r = uv_read_start(&s->uv.stream, alloc_cb, read_cb);
     if (r < 0)
         broke(s, r);
+}
+
+bool net_stream_gone(const struct net_stream *s)
+{
+    struct pollfd p = {.fd = stream_fd(s), .events = POLLRDHUP};
+
+    return s->ended || s->error != 0 || (poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0);
 }
 
 bool net_stream_quiet(const struct net_stream *s)

@@ -584,7 +584,7 @@ static void answered_before_the_body(void **state)
     WAIT(&t.w, raw_has(&r, "early"));
     assert_false(raw_has(&r, "Connection"));
     char head[16];
-    (void)snprintf(head, sizeof(head), "%x\r\n", HTTPIO_DROP_MAX + 100);
+    (void)snprintf(head, sizeof(head), "%zx\r\n", HTTPIO_DROP_MAX + 100);
     raw_send(&r, head);
     raw_send_bytes(&r, (struct str){big, HTTPIO_DROP_MAX + 100});
     WAIT(&t.w, r.ended);
@@ -684,6 +684,35 @@ static void client_leaves(void **state)
     }
 }
 
+/* Its end is behind bytes that are not read: a paused body, or more requests than are kept. */
+static void client_leaves_unread(void **state)
+{
+    (void)state;
+    for (int what = 0; what < 3; what++) {
+        struct site t;
+        struct raw r;
+
+        site_open(&t);
+        raw_connect(&r, &t.w, &t.addr);
+        if (what < 2) {
+            raw_send(&r, "POST /paused HTTP/1.1\r\nHost: h\r\nContent-Length: 200000\r\n\r\n");
+            WAIT(&t.w, t.n == 1);
+            raw_send_bytes(&r, (struct str){big, 100000});
+        } else {
+            raw_send(&r, GET("/wait"));
+            for (int i = 0; i < 3000; i++)
+                raw_send(&r, GET("/many"));
+            WAIT(&t.w, t.n == 1 && strchr(t.all[0].log, 'E'));
+        }
+        world_nap(&t.w, 300);
+        assert_non_null(t.all[0].x);
+        raw_close(&r, what == 1);
+        WAIT(&t.w, !t.all[0].x);
+        assert_string_equal(t.all[0].log, what < 2 ? "R-" : "RE-");
+        site_close(&t);
+    }
+}
+
 static void client_ends_early(void **state)
 {
     (void)state;
@@ -702,7 +731,7 @@ static void client_ends_early(void **state)
     /* a complete response is written to its end */
     raw_connect(&r, &t.w, &t.addr);
     net_stream_read(r.s, false);
-    raw_send(&r, GET("/big"));
+    raw_send(&r, GET("/big") "GET /hel"); /* and what was begun is not waited for */
     WAIT(&t.w, t.n == 3);
     assert_string_equal(t.all[2].log, "R");
     net_stream_shutdown(r.s);
@@ -1333,6 +1362,7 @@ int main(void)
         cmocka_unit_test(answered_before_the_body),
         cmocka_unit_test(expect_continue),
         cmocka_unit_test(client_leaves),
+        cmocka_unit_test(client_leaves_unread),
         cmocka_unit_test(client_ends_early),
         cmocka_unit_test(client_leaves_while_written_to),
         cmocka_unit_test(slow_head),

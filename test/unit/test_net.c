@@ -935,11 +935,15 @@ static void quiet_or_not(void **state)
     p.b.stop_at_data = true;
     run(&p.w);
     assert_true(net_stream_quiet(p.b.s));
+    assert_false(net_stream_gone(p.b.s));
+    assert_int_equal(put(&p.a, "unread"), 0);
+    assert_false(net_stream_gone(p.b.s));
     p.a.s = net_stream_close(p.a.s, false);
     p.a.stop_at_close = true;
     net_stream_read(p.b.s, false);
     run(&p.w);
     assert_false(net_stream_quiet(p.b.s)); /* the end waits */
+    assert_true(net_stream_gone(p.b.s));
     pair_close(&p);
 }
 
