@@ -57,9 +57,12 @@ int model_read_index(struct model_load *l)
         if (!has || key == 0)
             continue;
         y->indexer_k_width = l->arch->index == INDEX_ATTENTION_3 ? 3ull * key : key;
-        if (l->arch->index == INDEX_MOE || l->arch->index == INDEX_ATTENTION_KV)
+        if (l->arch->index == INDEX_MOE)
             y->indexer_v_width = l->v_head;
-        y->indexer_v_in_k_type = l->arch->index == INDEX_ATTENTION_KV;
+        if (l->arch->index == INDEX_ATTENTION_KV) {
+            y->indexer_k_width += l->v_head;
+            y->indexer_v_in_k_type = true;
+        }
     }
     return 0;
 }

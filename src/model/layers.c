@@ -184,10 +184,8 @@ static int read_extra(struct model_load *l)
     if (l->arch->flags & F_LOOPS) {
         if ((r = model_key_u32(l, "num_loops", &loops)) < 0)
             return r;
-        if (loops == 0)
-            loops = 1;
-        if (loops > MODEL_LAYERS_MAX / m->n_block)
-            return err_set(l->err, -EBADMSG, "key '%s.num_loops' is %u for %u blocks, at most %d layers are possible", m->arch, loops, m->n_block, MODEL_LAYERS_MAX);
+        if (loops == 0 || loops > MODEL_LAYERS_MAX / m->n_block)
+            return err_set(l->err, -EBADMSG, "key '%s.num_loops' is %u for %u blocks, possible are 1 to %d layers", m->arch, loops, m->n_block, MODEL_LAYERS_MAX);
         m->n_layer = loops * m->n_block;
     }
     if (m->n_layer > MODEL_LAYERS_MAX)

@@ -46,7 +46,7 @@ struct model_layer {
     uint32_t kv_heads, k_head, v_head; /* v_head 0: only K is cached (MLA) */
     uint64_t k_width, v_width;
     uint64_t indexer_k_width, indexer_v_width; /* 0: no indexer cache */
-    bool indexer_v_in_k_type;
+    bool indexer_v_in_k_type; /* the indexer's V lies in its K tensor and is counted in indexer_k_width; indexer_v_width is 0 */
     uint64_t r_elems, s_elems, ple_elems; /* f32 elements of one row */
     uint32_t compress_ratio;  /* deepseek4: 0, 4 or 128 */
     uint64_t compressor_elems, indexer_compressor_elems; /* deepseek4: f32 elements of one of the TWO tensors of a state, for one stream and rollback row */

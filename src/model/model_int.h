@@ -55,7 +55,7 @@ enum arch_index {
     INDEX_TYPES,     /* those that indexer.types names; without it all, or a built-in table (glm-dsa) */
     INDEX_TYPES_FULL, /* the same, without windowed layers (dots3note) */
     INDEX_MOE,       /* those behind the leading dense blocks, K and V (minimax-m3) */
-    INDEX_ATTENTION_KV, /* layers that are not recurrent, K and V both in K's type (qwen4exp) */
+    INDEX_ATTENTION_KV, /* layers that are not recurrent, K and V side by side in one tensor (qwen4exp) */
     INDEX_ATTENTION_3, /* layers that are not recurrent, three keys wide (glm5-next) */
 };
 

@@ -285,12 +285,12 @@ static void test_shared(void **state)
 static void test_counts(void **state)
 {
     (void)state;
-    static const uint32_t bad[] = {129, MAX};
+    static const uint32_t bad[] = {0, 129, MAX};
 
     for (size_t i = 0; i < BASE_COUNT(bad); i++) {
         struct made f = sound("nanbeige");
         made_key(&f, "num_loops", bad[i]);
-        made_refused(&f, -EBADMSG, "at most 512 layers are possible");
+        made_refused(&f, -EBADMSG, "possible are 1 to 512 layers");
     }
     struct made f = made_new("graniteswitch", 512, 64, 4, 4);
     made_refused(&f, -EBADMSG, "the model has 513 layers");

@@ -344,8 +344,8 @@ static void test_qwen4exp(void **state)
     assert_int_equal(m->layers[1].ple_elems, 0);
     assert_int_equal(m->layers[2].ple_elems, 3 * 3 * 4 * 256);
     assert_int_equal(m->layers[0].indexer_k_width, 0);
-    assert_int_equal(m->layers[3].indexer_k_width, 64);
-    assert_int_equal(m->layers[3].indexer_v_width, 128);
+    assert_int_equal(m->layers[3].indexer_k_width, 64 + 128);
+    assert_int_equal(m->layers[3].indexer_v_width, 0);
     assert_true(m->layers[3].indexer_v_in_k_type);
     assert_int_equal(model_find_tensor(m, "per_layer_token_embd.weight")->place, MODEL_INPUT);
     (void)model_free(m);
