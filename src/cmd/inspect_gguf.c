@@ -153,40 +153,17 @@ static struct str list(struct inspect *in, const struct gguf_kv *kv)
     return kept ? (struct str){kept, out.len} : (struct str){"", 0};
 }
 
-/* True when some part has a tensor whose name begins so. */
-static bool has_tensor(const struct inspect *in, const char *prefix)
-{
-    for (size_t p = 0; p < in->weights.n; p++) {
-        const struct gguf *g = in->weights.parts[p].g;
-        for (size_t i = 0; g && i < gguf_info(g)->n_tensors; i++)
-            if (str_starts(gguf_tensor(g, i)->name, str_of(prefix)))
-                return true;
-    }
-    return false;
-}
-
 static void take_role(struct inspect *in, const struct gguf *g)
 {
     struct str type = text(g, "general.type");
     in->role = "model";
     in->drafts = "";
     in->block_size = arch_number(g, "block_size");
-    in->targets = list(in, gguf_find_arch(g, "target_layer_ids"));
-    if (!in->targets.len)
-        in->targets = list(in, gguf_find_arch(g, "extract_layers"));
+    in->targets = list(in, gguf_find_arch(g, "target_layers"));
     if (str_eq_c(in->arch, "clip") || str_eq_c(type, "mmproj")) {
         in->role = "projector";
     } else if (str_eq_c(type, "adapter")) {
         in->role = "adapter";
-    } else if (str_eq_c(in->arch, "eagle3")) {
-        in->role = "drafter";
-        in->drafts = "draft-eagle3";
-    } else if (str_eq_c(in->arch, "dflash")) {
-        in->role = "drafter";
-        in->drafts = has_tensor(in, "markov") || has_tensor(in, "confidence") ? "draft-dspark" : "draft-dflash";
-    } else if (str_eq_c(in->arch, "gemma4-assistant")) {
-        in->role = "drafter";
-        in->drafts = "draft-simple";
     } else if (!in->tensors && in->vocabulary && in->weights.n == 1) {
         in->role = "vocabulary";
     }

@@ -46,7 +46,8 @@ struct inspect_layers {
     uint64_t sliding;   /* attention over a window */
     uint64_t recurrent; /* a state instead of a cache */
     uint64_t both;      /* attention and a state in one layer */
-    uint64_t ffn;       /* neither */
+    uint64_t shared;    /* attention over the cache of another layer */
+    uint64_t ffn;       /* none of these */
     uint64_t nextn;     /* next-token (MTP) layers, the last ones */
     uint64_t moe;       /* of all these, with experts */
     bool by_tensors;    /* told by which tensors a layer has: a window is then not seen */
@@ -96,7 +97,7 @@ int inspect_safetensors(struct inspect *in, struct err *err) BASE_MUST_USE;
 int inspect_index(struct inspect *in, struct err *err) BASE_MUST_USE;
 void inspect_release(struct inspect *in);
 
-/* Fills in->layers from the laws of the architecture, or from the tensors that each layer has when there is no law for it. */
+/* Fills in->layers from the laws of the architecture, or from the tensors that each layer has when there is no law for it; corrects the role where the laws know better. */
 void inspect_layers(struct inspect *in);
 
 void inspect_note(struct inspect *in, const char *fmt, ...) BASE_PRINTF(2, 3);

@@ -41,7 +41,8 @@ static void put_layers(struct json_out *o, const struct inspect_layers *l)
     json_out_u64(o, "sliding_window", l->sliding);
     json_out_u64(o, "recurrent", l->recurrent);
     json_out_u64(o, "attention_and_recurrent", l->both);
-    json_out_u64(o, "feed_forward", l->ffn);
+    json_out_u64(o, "sharing_a_cache", l->shared);
+    json_out_u64(o, "without_a_cache", l->ffn);
     json_out_u64(o, "next_token", l->nextn);
     json_out_u64(o, "with_experts", l->moe);
     json_out_cstr(o, "told_by", l->by_tensors ? "tensors" : "architecture");

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * Layers by kind. Which tensors a layer has tells whether it attends, keeps a state, or has experts, for any architecture; what no tensor shows (a window) is left to the laws of the architectures that berth knows.
+ * Layers by kind. For an architecture whose laws are known the module model tells; for any other, the tensors that a layer has show whether it attends, keeps a state, or has experts, but not whether it has a window.
  */
 #include "inspect_int.h"
 
+#include <errno.h>
+#include <model/model.h>
 #include <string.h>
 
 enum { HAS_ATTENTION = 1, HAS_STATE = 2, HAS_FFN = 4, HAS_EXPERTS = 8, HAS_NEXTN = 16 };
@@ -47,15 +49,11 @@ static void look(const struct inspect *in, uint8_t has[INSPECT_LAYERS_MAX])
     }
 }
 
-static void by_tensors(struct inspect *in, uint64_t nextn)
+static void by_tensors(struct inspect *in, const uint8_t has[INSPECT_LAYERS_MAX], uint64_t nextn)
 {
-    uint8_t has[INSPECT_LAYERS_MAX] = {0};
     struct inspect_layers *l = &in->layers;
-    look(in, has);
     l->by_tensors = true;
     for (uint64_t i = 0; i < l->total && i < INSPECT_LAYERS_MAX; i++) {
-        if (has[i] & HAS_EXPERTS)
-            l->moe++;
         if ((has[i] & HAS_NEXTN) || i >= l->total - nextn)
             l->nextn++;
         else if ((has[i] & HAS_STATE) && (has[i] & HAS_ATTENTION) && str_eq_c(in->arch, "falcon-h1"))
@@ -69,13 +67,75 @@ static void by_tensors(struct inspect *in, uint64_t nextn)
     }
 }
 
+static void by_law(struct inspect *in, const uint8_t has[INSPECT_LAYERS_MAX], const struct model *m)
+{
+    struct inspect_layers *l = &in->layers;
+    for (uint32_t i = 0; i < m->n_layer; i++) {
+        const struct model_layer *y = &m->layers[i];
+        bool keys = y->attention && (y->k_width || y->v_width);
+        if (y->nextn)
+            l->nextn++;
+        else if (y->recurrent && keys)
+            l->both++;
+        else if (y->recurrent)
+            l->recurrent++;
+        else if (keys && y->swa)
+            l->sliding++;
+        else if (keys)
+            l->full++;
+        else if (i < INSPECT_LAYERS_MAX && (has[i] & HAS_ATTENTION))
+            l->shared++;
+        else
+            l->ffn++;
+    }
+    in->window = m->window;
+}
+
+static void take_role(struct inspect *in, const struct model *m)
+{
+    static const char *const drafts[] = {[MODEL_DRAFT_EAGLE3] = "draft-eagle3", [MODEL_DRAFT_DFLASH] = "draft-dflash", [MODEL_DRAFT_DSPARK] = "draft-dspark", [MODEL_DRAFT_ASSISTANT] = "assistant"};
+    if (m->role == MODEL_PROJECTOR)
+        in->role = "projector";
+    if ((size_t)m->role < BASE_COUNT(drafts) && drafts[m->role]) {
+        in->role = "drafter";
+        in->drafts = drafts[m->role];
+    }
+}
+
+/* The model by its laws; NULL when there are none, or when the file is not all that they need. */
+static struct model *load(struct inspect *in)
+{
+    const struct gguf *parts[GGUF_PARTS_MAX];
+    struct model *m = NULL;
+    struct err why;
+    if (in->weights.verdict || !in->tensors || !model_arch_known(in->arch))
+        return NULL;
+    for (size_t i = 0; i < in->weights.n; i++)
+        parts[i] = in->weights.parts[i].g;
+    int r = model_load(parts, in->weights.n, &m, &why);
+    if (r == -EBADMSG)
+        inspect_note(in, "engines refuse it: %s", why.text);
+    return r < 0 ? NULL : m;
+}
+
 void inspect_layers(struct inspect *in)
 {
     const struct gguf *g = inspect_meta(in);
+    uint8_t has[INSPECT_LAYERS_MAX] = {0};
     uint64_t nextn = 0;
-    if (!gguf_u64(gguf_find_arch(g, "block_count"), &in->layers.total))
-        return;
-    if (!gguf_u64(gguf_find_arch(g, "nextn_predict_layers"), &nextn) || nextn > in->layers.total)
-        nextn = 0;
-    by_tensors(in, nextn);
+    struct model *m = load(in);
+    if (m)
+        take_role(in, m);
+    if (gguf_u64(gguf_find_arch(g, "block_count"), &in->layers.total)) {
+        look(in, has);
+        for (uint64_t i = 0; i < in->layers.total && i < INSPECT_LAYERS_MAX; i++)
+            in->layers.moe += (has[i] & HAS_EXPERTS) != 0;
+        if (!gguf_u64(gguf_find_arch(g, "nextn_predict_layers"), &nextn) || nextn > in->layers.total)
+            nextn = 0;
+        if (m && m->known)
+            by_law(in, has, m);
+        else
+            by_tensors(in, has, nextn);
+    }
+    model_free(m);
 }

@@ -124,7 +124,7 @@ static void add_layers(const struct inspect *in, bool color, struct buf *out)
     if (!l->total)
         return;
     const struct kind kinds[] = {
-        {l->full, l->by_tensors && in->window ? "attention" : "full attention"}, {l->sliding, "sliding window"}, {l->recurrent, "recurrent"}, {l->both, "attention and recurrent"}, {l->ffn, "feed-forward alone"}, {l->nextn, "next-token (MTP)"},
+        {l->full, l->by_tensors && in->window ? "attention" : "full attention"}, {l->sliding, "sliding window"}, {l->recurrent, "recurrent"}, {l->both, "attention and recurrent"}, {l->shared, "sharing a cache"}, {l->ffn, "without a cache"}, {l->nextn, "next-token (MTP)"},
     };
     label(out, "layers", color);
     buf_addf(out, "%s layer%s", grouped(l->total, n), plural(l->total));
@@ -174,12 +174,15 @@ static void add_drafter(const struct inspect *in, bool color, struct buf *out)
     if (!in->drafts[0])
         return;
     label(out, "drafts", color);
-    buf_addf(out, "as %s", in->drafts);
+    bool assistant = strcmp(in->drafts, "assistant") == 0;
+    buf_add_c(out, assistant ? "as the assistant of a target, whose cache it uses" : "as ");
+    if (!assistant)
+        buf_add_c(out, in->drafts);
     if (in->block_size)
         buf_addf(out, ", block size %s", grouped(in->block_size, a));
     if (in->window)
         buf_addf(out, ", sliding window %s", grouped(in->window, a));
-    else
+    else if (!assistant)
         buf_add_c(out, ", no sliding window: its cache grows with the whole context");
     if (in->targets.len)
         buf_addf(out, ", listens to layers %.*s", STR_ARG(in->targets));
