@@ -81,7 +81,8 @@ static bool body_is_lost(const struct httpio_conn *c)
     return c->in_body && (x->expect || x->head->content_length > (int64_t)HTTPIO_DROP_MAX);
 }
 
-int httpio_begin(struct httpio_exchange *x, unsigned status, const struct http_field *fields, size_t n, int64_t length)
+/* Makes the head. It is corked, and goes out with what the caller does next. */
+static int begin(struct httpio_exchange *x, unsigned status, const struct http_field *fields, size_t n, int64_t length)
 {
     struct httpio_conn *c = conn_of(x);
     bool with_date = true, close_after = c->close_after;
@@ -113,8 +114,16 @@ int httpio_begin(struct httpio_exchange *x, unsigned status, const struct http_f
     x->remaining = length;
     x->begun = true;
     c->corked = true;
-    httpio_server_soon(c, SOON_FLUSH);
     return 0;
+}
+
+int httpio_begin(struct httpio_exchange *x, unsigned status, const struct http_field *fields, size_t n, int64_t length)
+{
+    int r = begin(x, status, fields, n, length);
+
+    if (r == 0)
+        httpio_server_soon(conn_of(x), SOON_FLUSH);
+    return r;
 }
 
 bool httpio_send(struct httpio_exchange *x, struct str data)
@@ -170,7 +179,7 @@ void httpio_respond(struct httpio_exchange *x, unsigned status, const char *cont
 {
     struct http_field type = HTTPIO_FIELD(STR("Content-Type"), str_of(content_type));
 
-    if (httpio_begin(x, status, &type, content_type ? 1 : 0, (int64_t)body.len) < 0) {
+    if (begin(x, status, &type, content_type ? 1 : 0, (int64_t)body.len) < 0) {
         httpio_abort(x);
         return;
     }
