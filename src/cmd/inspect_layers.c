@@ -99,6 +99,8 @@ static void take_role(struct inspect *in, const struct model *m)
     if ((size_t)m->role < BASE_COUNT(drafts) && drafts[m->role]) {
         in->role = "drafter";
         in->drafts = drafts[m->role];
+    } else if (m->mtp) {
+        in->drafts = "draft-mtp";
     }
 }
 
@@ -108,8 +110,13 @@ static struct model *load(struct inspect *in)
     const struct gguf *parts[GGUF_PARTS_MAX];
     struct model *m = NULL;
     struct err why;
-    if (in->weights.verdict || !in->tensors || !model_arch_known(in->arch))
+    if (in->weights.verdict || !in->tensors)
         return NULL;
+    if (!model_arch_known(in->arch)) {
+        if (in->arch.len)
+            inspect_note(in, "the laws of this architecture are not known here: its layers are told by their tensors");
+        return NULL;
+    }
     for (size_t i = 0; i < in->weights.n; i++)
         parts[i] = in->weights.parts[i].g;
     int r = model_load(parts, in->weights.n, &m, &why);

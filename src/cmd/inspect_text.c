@@ -134,7 +134,7 @@ static void add_layers(const struct inspect *in, bool color, struct buf *out)
     buf_add_char(out, '\n');
     if (in->window) {
         label(out, "window", color);
-        buf_addf(out, "%s tokens%s\n", grouped(in->window, w), l->by_tensors ? ", in layers that the engine chooses" : "");
+        buf_addf(out, "%s tokens%s\n", grouped(in->window, w), l->by_tensors ? ", in which layers is not known here" : "");
     }
 }
 
@@ -174,6 +174,10 @@ static void add_drafter(const struct inspect *in, bool color, struct buf *out)
     if (!in->drafts[0])
         return;
     label(out, "drafts", color);
+    if (strcmp(in->drafts, "draft-mtp") == 0) {
+        buf_add_c(out, "for itself as draft-mtp\n");
+        return;
+    }
     bool assistant = strcmp(in->drafts, "assistant") == 0;
     buf_add_c(out, assistant ? "as the assistant of a target, whose cache it uses" : "as ");
     if (!assistant)

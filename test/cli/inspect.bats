@@ -61,6 +61,25 @@ replay() {
 	EOT
 }
 
+@test "layers by kind, drafters, and an architecture that is not known" {
+	python3 test/aids/headers.py "$scratch"
+	run_split "$BERTH" inspect "$scratch/drafter.gguf"
+	[ "$status" -eq 0 ]
+	[[ $output == *"drafter        A drafter, dflash"* ]]
+	[[ $output == *"5 layers: 5 sliding window"* ]]
+	[[ $output == *"drafts         as draft-dflash, block size 8, sliding window 2,048, listens to layers 1, 17, 33"* ]]
+	run_split "$BERTH" inspect "$scratch/window.gguf"
+	[ "$status" -eq 0 ]
+	[[ $output == *"12 layers: 2 full attention, 10 sliding window"*"window         1,024 tokens"* ]]
+	run_split "$BERTH" inspect "$scratch/hybrid.gguf"
+	[ "$status" -eq 0 ]
+	[[ $output == *"9 layers: 2 full attention, 6 recurrent, 1 next-token (MTP)"*"drafts         for itself as draft-mtp"* ]]
+	run_split "$BERTH" inspect "$scratch/unknown.gguf"
+	[ "$status" -eq 0 ]
+	[[ $output == *"3 layers: 2 attention, 1 recurrent; 1 with experts"*"128 tokens, in which layers is not known here"*"note           the laws of this architecture are not known here"* ]]
+	[[ $output != *"engines refuse"* ]]
+}
+
 @test "--kv lists every key with type and value, --tensors every tensor with its place" {
 	run_split "$BERTH" inspect --kv --tensors assets/tiny/berth-tiny-draft-f16.gguf
 	[ "$status" -eq 0 ]
