@@ -704,7 +704,7 @@ static void client_leaves_unread(void **state)
                 raw_send(&r, GET("/many"));
             WAIT(&t.w, t.n == 1 && strchr(t.all[0].log, 'E'));
         }
-        world_nap(&t.w, 300);
+        world_nap(&t.w, 220);
         assert_non_null(t.all[0].x);
         raw_close(&r, what == 1);
         WAIT(&t.w, !t.all[0].x);
@@ -890,7 +890,7 @@ static void writing_stalls(void **state)
     raw_connect_narrow(&r, &t.w, &t.addr);
     raw_send(&r, GET("/big"));
     WAIT(&t.w, t.n == 1);
-    for (int i = 0; i < 8; i++) { /* a slow reader is not a stalled one */
+    for (int i = 0; i < 6; i++) { /* a slow reader is not a stalled one */
         size_t before = r.got.len;
 
         net_stream_read(r.s, true);
