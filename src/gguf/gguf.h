@@ -40,6 +40,7 @@ void gguf_put_bool(struct gguf_writer *w, const char *key, bool v);
 void gguf_put_str(struct gguf_writer *w, const char *key, struct str v);
 void gguf_put_u32s(struct gguf_writer *w, const char *key, const uint32_t *v, size_t n);
 void gguf_put_i32s(struct gguf_writer *w, const char *key, const int32_t *v, size_t n);
+void gguf_put_u64s(struct gguf_writer *w, const char *key, const uint64_t *v, size_t n);
 void gguf_put_f32s(struct gguf_writer *w, const char *key, const float *v, size_t n);
 void gguf_put_strs(struct gguf_writer *w, const char *key, const struct str *v, size_t n);
 /* Declares the next tensor, in the order of its data. Names are unique, at most GGUF_NAME_MAX bytes. */

@@ -223,6 +223,13 @@ void gguf_put_i32s(struct gguf_writer *w, const char *key, const int32_t *v, siz
             put_le(&w->kv, (uint32_t)v[i], 4);
 }
 
+void gguf_put_u64s(struct gguf_writer *w, const char *key, const uint64_t *v, size_t n)
+{
+    if (begin_array(w, key, GGUF_U64, n))
+        for (size_t i = 0; i < n; i++)
+            put_le(&w->kv, v[i], 8);
+}
+
 void gguf_put_f32s(struct gguf_writer *w, const char *key, const float *v, size_t n)
 {
     if (begin_array(w, key, GGUF_F32, n))
