@@ -8,11 +8,11 @@
 #include <stdio.h>
 #include <up/up.h>
 
-#define WAIT_MS (120 * 1000) /* requests under way, then TERM, TERM and KILL of each engine: far below */
+#define WAIT_MS 120000 /* requests under way, then TERM, TERM and KILL of each engine: far below */
 
 static int stop_fleet(const struct os_dirs *dirs, const struct fleet *f)
 {
-    base_autobuf struct buf body = BUF_INIT(64 * 1024);
+    base_autobuf struct buf body = BUF_INIT(64u << 10);
     unsigned status = 0;
     struct err err;
     int rc = up_call(dirs, f->name, "POST", "/down", &status, &body, &err);

@@ -380,9 +380,9 @@ int run_new(const struct run_env *env, const struct fleet_service *service, cons
     s->log.fd = s->log.pipe_fd = -1;
     s->log.tail = BUF_INIT(RUN_TAIL_MAX);
     s->log.line = BUF_INIT(RUN_LINE_MAX);
-    s->info = BUF_INIT(16 * 1024);
+    s->info = BUF_INIT(16u << 10);
     s->verdict = s->error = BUF_INIT(RUN_ERROR_MAX);
-    s->step = s->dropped = BUF_INIT(4 * RUN_SHOW_CHARS + 16);
+    s->step = s->dropped = BUF_INIT(RUN_TEXT_MAX);
     int rc = 0;
     s->kind = engine_find(service->runtime->engine);
     if (!s->kind)

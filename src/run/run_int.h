@@ -9,12 +9,13 @@
 
 #include "run.h"
 
-#define RUN_ARENA_MAX (16 * 1024 * 1024) /* one start: argv and the paths of a split set of hundreds of parts */
-#define RUN_TAIL_MAX (64 * 1024)         /* the part of a log that engine_words_find is given */
-#define RUN_LINE_MAX (8 * 1024)          /* a longer log line is looked at up to here; the file has all of it */
+#define RUN_ARENA_MAX (16u << 20) /* one start: argv and the paths of a split set of hundreds of parts */
+#define RUN_TAIL_MAX (64u << 10)         /* the part of a log that engine_words_find is given */
+#define RUN_LINE_MAX (8u << 10)          /* a longer log line is looked at up to here; the file has all of it */
 #define RUN_SHOW_LINES 10                /* log lines in an error */
 #define RUN_SHOW_CHARS 300               /* of each of them */
-#define RUN_ERROR_MAX (16 * 1024)
+#define RUN_TEXT_MAX 1300                /* as many, four bytes each, and a bit */
+#define RUN_ERROR_MAX (16u << 10)
 #define RUN_SETTLE_MS 100 /* between telling the owner to stop sending and the first look whether it idles */
 
 struct run_log {

@@ -221,7 +221,7 @@ void run_launch_kill(struct run_service *s)
 
 static void log_start(struct run_service *s, const struct os_spawn *spawn)
 {
-    base_autobuf struct buf b = BUF_INIT(128 * 1024);
+    base_autobuf struct buf b = BUF_INIT(128u << 10);
     buf_addf(&b, "start %llu (%s):", (unsigned long long)s->generation, store_confine_text(s->confine));
     for (size_t i = 0; spawn->argv[i]; i++) {
         bool plain = spawn->argv[i][0] && !strpbrk(spawn->argv[i], " \t\n\"'\\");
@@ -268,6 +268,7 @@ static int spawn(struct run_service *s, struct store_launch *l, struct err *err)
     }
     os_closep(&out[1]);
     os_closep(&info[1]);
+    l->spawn.keep_fds = NULL;
     if (rc == 0) {
         s->info_fd = info[0];
         info[0] = -1;

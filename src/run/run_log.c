@@ -143,7 +143,7 @@ int run_log_watch(struct run_service *s, int pipe_fd, struct err *err)
 
 void run_log_say(struct run_service *s, const char *text)
 {
-    base_autobuf struct buf b = BUF_INIT(256 * 1024);
+    base_autobuf struct buf b = BUF_INIT(256u << 10);
     char when[CLK_RFC3339];
     buf_addf(&b, "berth: %s %s\n", clk_rfc3339(s->env->clk->real_us(s->env->clk->ctx), when), text);
     if (buf_status(&b) == 0)

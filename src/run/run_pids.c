@@ -12,7 +12,7 @@
 
 #include "run_int.h"
 
-#define RECORD_MAX (256 * 1024) /* two processes for each of FLEET_SERVICES_MAX services */
+#define RECORD_MAX (256u << 10) /* two processes for each of FLEET_SERVICES_MAX services */
 #define GONE_MS 5000            /* a killed engine may have gigabytes to give back */
 
 static void add_process(struct buf *b, pid_t pid, const char *service)

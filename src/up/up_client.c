@@ -11,7 +11,7 @@
 #include "up_int.h"
 
 #define CALL_MS 10000                  /* every answer but a restart's is made at once */
-#define RESTART_MS (24 * 3600 * 1000ul) /* a start's own limit ends it; large models on slow disks take their time */
+#define RESTART_MS (24ul * 3600 * 1000) /* a start's own limit ends it; large models on slow disks take their time */
 #define GONE_STEP_MS 50
 
 /* ---- paths ------------------------------------------------------------------------------------------- */
@@ -35,7 +35,8 @@ int up_paths_make(const struct os_dirs *dirs, const char *name, struct up_paths 
     p.work = join(p.fleet, "work");
     if (!p.lock || !p.sock || !p.pids || !p.logs || !p.work) {
         up_paths_release(&p);
-        return err_nomem(err);
+        (void)err_nomem(err);
+        return -ENOMEM;
     }
     *ret = p;
     return 0;
@@ -77,7 +78,7 @@ pid_t up_lock_holder(const char *lock_path)
 
 int up_wait_gone(const struct os_dirs *dirs, const char *name, uint64_t limit_ms, struct err *err)
 {
-    struct up_paths p;
+    struct up_paths p = {0};
     int rc = up_paths_make(dirs, name, &p, err);
     if (rc < 0)
         return rc;
@@ -130,7 +131,7 @@ static int run_call(struct call *k, const struct httpio_request *r, uint64_t lim
     if (rc < 0)
         return rc;
     struct httpio_client *c = httpio_client_new(k->loop, &HTTPIO_CLIENT_DEFAULT);
-    struct httpio_fetch *f = c ? httpio_fetch(c, r, UP_TEXT_MAX * 4, limit_ms, on_answer, k) : NULL;
+    struct httpio_fetch *f = c ? httpio_fetch(c, r, UP_TEXT_MAX, limit_ms, on_answer, k) : NULL;
     if (f)
         net_loop_run(k->loop);
     else
@@ -146,7 +147,7 @@ static int run_call(struct call *k, const struct httpio_request *r, uint64_t lim
 
 int up_call(const struct os_dirs *dirs, const char *name, const char *method, const char *target, unsigned *ret_status, struct buf *ret_body, struct err *err)
 {
-    struct up_paths p;
+    struct up_paths p = {0};
     int rc = up_paths_make(dirs, name, &p, err);
     if (rc < 0)
         return rc;

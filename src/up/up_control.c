@@ -36,7 +36,7 @@ static void answer_error(struct httpio_exchange *x, unsigned status, const char 
 
 static void answer_status(struct up *u, struct httpio_exchange *x)
 {
-    base_autobuf struct buf b = BUF_INIT(UP_TEXT_MAX * 4);
+    base_autobuf struct buf b = BUF_INIT(UP_TEXT_MAX);
     if (up_status_text(u, u->fleet, &b) < 0)
         b.fail = -ENOMEM;
     answer(x, 200, &b);

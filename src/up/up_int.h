@@ -26,7 +26,7 @@
 #define UP_STATS_MS 1000          /* how long a status waits for the router's numbers */
 #define UP_BACKOFF_MIN_MS 100     /* before a router that ended is started again; doubles ... */
 #define UP_BACKOFF_MAX_MS 5000    /* ... up to here; back to the first once it ran this long */
-#define UP_TEXT_MAX (1024 * 1024) /* of one answer on the control socket */
+#define UP_TEXT_MAX (4u << 20)    /* of one answer on the control socket */
 #define UP_PATH_MAX 4096
 
 /* Where a fleet keeps its things; absolute. */

@@ -115,10 +115,12 @@ static int prove(struct up *u, struct up_runtime *r, struct err *err)
 static int prepare_runtimes(struct up *u, struct err *err)
 {
     const struct fleet *f = u->fleet;
-    int rc = store_open(&u->dirs, &u->store, err);
     u->runtimes = calloc(f->n_runtimes + 1, sizeof(*u->runtimes));
-    if (rc == 0 && !u->runtimes)
-        rc = err_nomem(err);
+    if (!u->runtimes) {
+        (void)err_nomem(err);
+        return -ENOMEM;
+    }
+    int rc = store_open(&u->dirs, &u->store, err);
     for (size_t i = 0; rc == 0 && i < f->n_runtimes; i++)
         if (is_used(u, &f->runtimes[i]))
             rc = install(u, &f->runtimes[i], err);

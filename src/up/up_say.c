@@ -7,12 +7,13 @@
 
 #include "up_int.h"
 
-#define SAY_MAX (32 * 1024)
+#define SAY_MAX (32u << 10)
+#define SAY_LINE_MAX (128u << 10) /* quoted */
 
 static void say_log_line(enum event_level level, const char *subject, struct str text)
 {
     static const char *const levels[] = {"debug", "info", "warn", "error"};
-    base_autobuf struct buf b = BUF_INIT(SAY_MAX * 4);
+    base_autobuf struct buf b = BUF_INIT(SAY_LINE_MAX);
     char when[CLK_RFC3339];
     buf_addf(&b, "time=%s level=%s ", clk_rfc3339(clk_system.real_us(NULL), when), levels[level]);
     if (subject[0])

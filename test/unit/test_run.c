@@ -435,7 +435,7 @@ static void a_full_log_is_moved(void **state)
     run_stop(w->s, 0);
     until(w, RUN_ABSENT);
     assert_int_equal(stat(old, &st), 0);
-    assert_true(st.st_size <= RUN_LOG_MAX);
+    assert_true((uint64_t)st.st_size <= RUN_LOG_MAX);
     assert_int_equal(stat(path, &st), 0);
     assert_true(st.st_size > 0 && st.st_size < 65536);
     base_autobuf struct buf log = BUF_INIT(65536);
