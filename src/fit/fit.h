@@ -76,8 +76,10 @@ struct fit_shape {
     uint32_t main_gpu;     /* -mg: with FIT_SPLIT_NONE the only device */
     uint64_t moe_cache_bytes; /* --moe-cache-mib, over all devices; 0 off */
     bool adapters;         /* --lora or --control-vector: their bytes are not known here */
+    bool sampling;         /* --backend-sampling: the devices sample */
     /* the drafter's own */
     double draft_p_min;
+    bool no_draft_sampling; /* --no-spec-draft-backend-sampling */
     uint32_t draft_cpu_moe; /* -ncmoed N; UINT32_MAX: -cmoed */
     struct fit_override draft_overrides[FIT_DRAFT_OVERRIDES_MAX]; /* -otd */
     size_t n_draft_overrides;
@@ -117,6 +119,7 @@ struct fit_input {
     const struct fit_calibration *calibration; /* NULL: none */
     enum fit_program program;
     const char *engine_version; /* "0.7.0": advisories are keyed by it; NULL: unproven */
+    double draft_accept;        /* share of drafted tokens that the target takes, as measured; 0: FIT_ACCEPT_DEFAULT. For speed alone */
 };
 
 /* ---- what comes out ------------------------------------------------------------------------------------------------- */
@@ -148,6 +151,7 @@ struct fit_note {
     const char *rule;   /* "kv-type", "drafter-window": stable names, listed in docs/fit.md */
     const char *text;   /* what, why, what to do */
 };
+const char *fit_rule_name(size_t i); /* all rules in order; NULL at the end */
 
 struct fit_result {
     /* resolved as the engine resolves them (law 3.1) */
@@ -187,32 +191,187 @@ int fit_largest_context_prepared(const struct fit_prepared *p, const struct fit_
 
 /* ---- speed ------------------------------------------------------------------------------------------------------------ */
 
+#define FIT_ACCEPT_DEFAULT 0.6 /* with it the order of drafters and depths comes out as measured: none, MTP 7, MTP 3, a block drafter of 7 */
+
 struct fit_speed {
-    double decode_tok_s, prefill_tok_s; /* 0: a bandwidth is not known */
-    uint64_t bytes_per_token;           /* read for one token at full context */
+    double decode_tok_s, prefill_tok_s;  /* 0: a bandwidth is not known */
+    uint64_t bytes_per_token;            /* read for one token at this depth, from all places */
+    uint64_t read_bytes[FIT_DEVICES_MAX + 1]; /* of one pass, drafting included: from each device's memory; the host is last */
+    uint64_t link_bytes[FIT_DEVICES_MAX];     /* of one pass: over each device's link */
+    double pass_s;                       /* one pass of the target, drafting included; 0: a bandwidth is not known */
+    double pass_tokens;                  /* tokens that a pass gives; 1 without a drafter */
     const char *assumes;
 };
-/* Roofline: bytes read per token from each place over its bandwidth, experts by the used share; an estimate. depth: tokens in the context. */
+/* Roofline: bytes read per token from each place over its bandwidth, experts by the used share, devices one after the other; an estimate from above, because work and waiting are not counted. depth: tokens in the context.
+ * Experts on the host are computed there; with a MoE cache what misses it comes over the link. a NULL: assumes is "". */
 int fit_speed(const struct fit_input *in, const struct fit_result *r, uint64_t depth, struct arena *a, struct fit_speed *ret, struct err *err) BASE_MUST_USE;
+
+/* ---- known-bad shapes -------------------------------------------------------------------------------------------------- */
+
+/* A shape that failed for a reason that no arithmetic shows. It meets every shape that is equal in the named parts. */
+enum fit_part { FIT_PART_CONTEXT = 1, FIT_PART_SLOTS = 2, FIT_PART_LAYERS = 4 /* split, gpu-layers, cpu_moe: which layers lie where */, FIT_PART_UBATCH = 8, FIT_PART_KV = 16, FIT_PART_SPEC = 32, FIT_PART_BATCH = 64 };
+struct fit_bad {
+    const struct fit_shape *shape;
+    unsigned parts;     /* enum fit_part; 0: all of them */
+    const char *reason; /* "died on its eighth request with GPU page faults, 2026-01-31" */
+};
 
 /* ---- solver ------------------------------------------------------------------------------------------------------------ */
 
+#define FIT_FRONT_MAX 128      /* points that are given back; each takes about 20 KiB of the arena */
+#define FIT_SOLVE_DEPTH 8192   /* tokens in the context at which speeds are compared */
+#define FIT_SOLVE_COMBINATIONS 200000 /* of several services; a larger space is refused, because nobody waits for it */
+
 enum fit_want { FIT_WANT_CONTEXT, FIT_WANT_SLOTS, FIT_WANT_SPEED };
-/* What may be varied; everything else stays as in the input. Empty sets mean: as declared. */
+/* What one service keeps to instead of its devices' floors and the general slack. */
+struct fit_own {
+    bool floor_set, slack_set;
+    uint64_t floor_bytes, slack_bytes;
+    const char *reason; /* required; every choice repeats it in a note, "own-floor" or "own-slack" */
+};
+/* What may be varied; everything else stays as in the input. Empty sets mean: as declared. KV types and ubatches are in order of preference: a later one is proposed only where no earlier one fits (with the same context, slots
+ * and drafter). The same holds for what is moved to the CPU: the projector, routed experts layer by layer, then whole layers; only as much as it takes. */
 struct fit_space {
     bool split, gpu_layers, drafter_off, cpu_moe, projector_device;
-    uint32_t contexts[32]; size_t n_contexts;
+    uint32_t contexts[32]; size_t n_contexts; /* totals, as -c; those that give a slot more than the model was trained for are left out, the declared one excepted */
+    bool context_largest;  /* tried too: the largest context that fits, a multiple of 256 a slot up to the trained one, with nothing moved to the CPU */
     uint32_t slots[16]; size_t n_slots;
     uint32_t ubatches[8]; size_t n_ubatches;
     const struct gguf_type *kv[8]; size_t n_kv; /* same type for K and V */
     enum fit_want want;
     uint64_t slack_bytes; /* largest allowed gap between devices, 0: any */
+    struct fit_own own;
+    const struct fit_bad *known_bad; size_t n_known_bad; /* never proposed */
+    uint64_t depth;       /* tokens in the context at which speeds are compared; 0: FIT_SOLVE_DEPTH */
 };
 struct fit_choice {
     struct fit_shape shape;
     struct fit_result result;
-    struct fit_speed speed;
+    struct fit_speed speed; /* at the space's depth */
 };
-/* The Pareto front over (context, slots, decode speed, smallest left over floor), best first by `want`; several services share the devices: others' use is given as less free memory, or all are solved
- * together (inputs in one array; choices then hold one entry for each service, in order). choices: room for max fronts of n_inputs entries each. *ret_n = number of front points; 0: nothing fits. */
+/* The Pareto front over (a slot's context, slots, decode speed, smallest left over a device's floor, drafter kept), best first by `want`; several services share the devices: others' use is given as less free memory, or all are
+ * solved together (inputs in one array, all with the same devices; choices then hold one entry for each service, in order, whose `left` is what all of them leave). Of placements two are looked at for each combination: what leaves
+ * most, and the fastest when devices differ in bandwidth. *ret: choices of at most FIT_FRONT_MAX points, n_inputs entries each. *ret_n = number of front points; 0: nothing fits. Deterministic.
+ * For up to two devices and two services the answer is that of trying everything; beyond, splits are found by exchange and may be short of the best.
+ * -EINVAL: a fault of the input, a floor or slack of its own without a reason; -E2BIG: over FIT_SOLVE_COMBINATIONS; -ENOMEM. */
 int fit_solve(const struct fit_input *inputs, size_t n_inputs, const struct fit_space *space, struct arena *a, struct fit_choice **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
+/* As fit_solve with a space for each service; want, slack and depth are the first one's, unless a service has its own slack. */
+int fit_solve_each(const struct fit_input *inputs, size_t n_inputs, const struct fit_space *spaces, struct arena *a, struct fit_choice **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
+
+/* ---- what a step buys ---------------------------------------------------------------------------------------------------- */
+
+#define FIT_KNOBS_MAX 12
+
+struct fit_knob {
+    const char *knob;     /* "context", "ubatch", "slots", "kv", "drafter", "layer", "cpu-moe", "projector", "prompt-cache" */
+    const char *from, *to;
+    int64_t freed_bytes;  /* on the device that binds; negative: it takes more */
+    bool fits;            /* then */
+    struct fit_shape shape;
+};
+/* One step of each knob that can be turned, as it would change the device that binds in r (which is the prediction of in): context an eighth less, ubatch half, a slot less, KV q8_0, no drafter, a layer moved to where most is left, the
+ * routed experts of one more layer on the CPU, the projector elsewhere, half the prompt cache. Best first: what then fits, then what frees most. *ret: at most FIT_KNOBS_MAX. */
+int fit_knobs(const struct fit_input *in, const struct fit_result *r, struct arena *a, struct fit_knob **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
+
+enum fit_axis { FIT_AXIS_SPLIT, FIT_AXIS_CONTEXT, FIT_AXIS_SLOTS, FIT_AXIS_UBATCH, FIT_AXIS_KV };
+int fit_axis_of(struct str name, enum fit_axis *ret, struct err *err) BASE_MUST_USE; /* "split", "context", "slots", "ubatch", "kv" */
+struct fit_row {
+    const char *value;    /* "36,29", "262144", "q8_0" */
+    bool declared;        /* this is the input's own shape */
+    uint32_t slot_context;
+    int64_t left[FIT_DEVICES_MAX + 1]; /* free after load; the host is last */
+    uint64_t gap_bytes;
+    bool fits;
+    const char *why;      /* known-bad, or refused; NULL */
+    double decode_tok_s;  /* at FIT_SOLVE_DEPTH; 0 unknown */
+    struct fit_shape shape;
+};
+/* The shapes around the declared one along one axis, in order of the value, the declared one among them. Splits keep the declared one's sum when it is fine enough to say every layer; else shares count layers (the output is one). */
+int fit_table(const struct fit_input *in, enum fit_axis axis, const struct fit_bad *bad, size_t n_bad, struct arena *a, struct fit_row **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
+
+/* ---- conversations on replicas ---------------------------------------------------------------------------------------------- */
+
+/* Families are conversations that share a prefix; each is kept by the replica that served it. */
+struct fit_families {
+    uint32_t replicas;
+    uint64_t replica_tokens; /* KV tokens of one replica */
+    uint32_t families;
+    uint64_t family_tokens;  /* cached, at their longest */
+    uint32_t running;        /* sequences that one replica runs at once */
+    uint64_t running_tokens; /* of each: a running sequence and its cached prefix draw on the same pool */
+};
+struct fit_working_set {
+    uint32_t families_per_replica; /* of the fullest one */
+    uint64_t need_tokens, have_tokens; /* on it */
+    bool wall;                     /* no placement of conversations can keep them all: it is capacity that lacks */
+    uint64_t short_tokens;         /* that lack on it; 0 without a wall */
+    uint32_t kept_families;        /* over all replicas, beside what runs */
+    uint32_t replicas_needed;      /* that would keep all; 0: not even one family fits beside what runs */
+    const char *text;
+};
+/* -EINVAL for no replica or no tokens. */
+int fit_working_set(const struct fit_families *f, struct arena *a, struct fit_working_set *ret, struct err *err) BASE_MUST_USE;
+
+/* ---- vLLM ---------------------------------------------------------------------------------------------------------------------- */
+
+/* vLLM takes a share of the card at start, subtracts what it needs and makes the rest a pool of KV blocks. What it needs belongs to its build, model and flags, so it is declared or measured and never derived: the same law gives a
+ * right answer at one point and a wrong one beside it. A figure that was not declared for exactly this point is unknown (0), never interpolated. Bytes are for one rank. */
+struct fit_vllm_price {     /* what one token of the pool takes */
+    uint32_t max_model_len; /* at exactly this length */
+    const char *kv;         /* "fp8", "bf16" */
+    uint64_t attention_bytes, side_bytes;
+};
+struct fit_vllm_reading {   /* KV pool that was read at one prefill chunk (--max-num-batched-tokens) */
+    uint32_t chunk;
+    uint64_t kv_bytes;
+};
+struct fit_vllm_refusal {   /* "max-num-seqs 2: does not compile" */
+    const char *flag;
+    uint64_t value;
+    const char *reason;
+};
+struct fit_vllm {
+    uint64_t total_bytes;        /* of the card */
+    uint64_t free_at_init_bytes; /* as this runtime reports it: contexts and collectives are taken off; it belongs to the runtime, not to the card */
+    double utilization;          /* 0: the ceiling */
+    double utilization_most;     /* the runtime refuses more than this; 0: 1 */
+    uint64_t weight_bytes;       /* that are always resident: all but routed experts when those have an arena */
+    uint64_t overhead_bytes;     /* activations, workspaces, fragmentation */
+    uint32_t graphs;
+    uint64_t graph_bytes;        /* of one */
+    uint64_t kv_reserve_bytes;   /* with an arena: the pool is this, the arena takes the rest; 0: the pool takes the rest */
+    uint64_t expert_slot_bytes;  /* of the arena; 0: no arena */
+    uint32_t max_model_len, max_num_seqs, chunk;
+    uint32_t block_tokens;       /* of the prefix cache */
+    const char *kv;
+    uint32_t tp, pp, dcp;        /* 0: 1 */
+    uint32_t heads, kv_heads, n_layer;
+    const char *const *layer_kinds; /* n_layer names, or NULL: all are alike. Stages of a pipeline want the same kinds */
+    const struct fit_vllm_price *prices; size_t n_prices;
+    const struct fit_vllm_reading *readings; size_t n_readings;
+    const struct fit_vllm_refusal *refusals; size_t n_refusals;
+};
+struct fit_vllm_result {
+    double utilization, utilization_ceiling;
+    uint64_t budget_bytes, graphs_bytes;
+    uint64_t kv_bytes;        /* the pool; measured when there is a reading at this chunk */
+    bool kv_measured;
+    uint64_t token_bytes;     /* 0: no price for this length and type */
+    uint64_t pool_tokens;
+    double contexts;          /* of max_model_len that the pool holds: 4.12 */
+    uint64_t arena_bytes, arena_slots;
+    int64_t left_bytes;       /* of the card: total - budget, and what the budget does not cover */
+    bool starts;              /* every gate of the start is passed; it is no promise to survive a full-length request */
+    struct fit_note notes[FIT_NOTES_MAX];
+    size_t n_notes;
+};
+/* One rank. -EINVAL for numbers that cannot be (no total, free over total, utilization not in (0, 1]). */
+int fit_vllm(const struct fit_vllm *v, struct arena *a, struct fit_vllm_result *ret, struct err *err) BASE_MUST_USE;
+/* The largest --gpu-memory-utilization, a multiple of step (0.01), that a start accepts: total times it is at most what is free then. 0: none. */
+double fit_vllm_ceiling(uint64_t total_bytes, uint64_t free_at_init_bytes, double most, double step);
+/* The largest multiple of step that leaves floor bytes of the card free; bounded by the ceiling. 0: none. */
+double fit_vllm_utilization_for(const struct fit_vllm *v, uint64_t floor_bytes, double step);
+/* Tokens of a prompt of n that a second request finds in the prefix cache: whole blocks, the last one never. */
+uint64_t fit_vllm_reused(uint64_t n, uint32_t block_tokens);
+/* Ranks hold the same blocks: the smallest decides. pp stages hold n_layers[i] layers each and have bytes[i]; *ret_rank is the one that binds. Layers' price is token_layer_bytes. 0 for no ranks or a stage without layers. */
+uint64_t fit_vllm_pool_of(const uint64_t *bytes, const uint32_t *n_layers, size_t n, uint64_t token_layer_bytes, size_t *ret_rank);
