@@ -288,7 +288,8 @@ busy() {
 	complete 1000000 false >"$scratch/plain" 2>&1 3>&- &
 	wait_for 20 busy 2
 	kill -TERM "$up"
-	sleep 0.5 # requests under way are being waited for
+	wait_for 5 grep -q "once more to hurry" "$scratch/up.err"
+	sleep 0.3 # requests under way are being waited for
 	kill -0 "$up"
 	kill -TERM "$up"
 	ended_within 10
@@ -303,6 +304,7 @@ busy() {
 	stuck=$(status_of alpha pid)
 	kill -STOP "$stuck"
 	kill -TERM "$up"
+	wait_for 5 grep -q "once more to hurry" "$scratch/up.err" # two signals at once are one
 	kill -TERM "$up"
 	ended_within 15
 	[ "$status" -eq 0 ]
