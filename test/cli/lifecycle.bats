@@ -1,0 +1,122 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+#
+# up, down, restart, status, logs and route as far as they go without an engine.
+
+load common
+
+write_fleet() {
+	fleet=$scratch/fleet.yaml
+	cat >"$fleet" <<-EOT
+		version: 1
+		name: lonely
+		runtimes:
+		  own: {engine: llama.cpp, source: "path:$scratch/nowhere"}
+		models:
+		  m: {source: "file:$scratch", weights: m.gguf}
+		services:
+		  medium: {runtime: own, model: m, port: 17770, context: 4096}
+		router: {listen: "127.0.0.1:18080"}
+	EOT
+}
+
+@test "status of a fleet that is down is a table on stdout and a word on stderr, exit 0" {
+	write_fleet
+	run_split "$BERTH" status -f "$fleet"
+	[ "$status" -eq 0 ]
+	[ "$errors" = "fleet 'lonely' is not up" ]
+	[[ $output == SERVICE*medium*down*17770*m* ]]
+	[[ $output == *"router  http://127.0.0.1:18080  down"* ]]
+	run_split "$BERTH" status --json -f "$fleet"
+	[ "$(jq -r '.state, .services[0].state, .router.state, .services[0].memory_bytes' <<<"$output" | tr '\n' ' ')" = "down down down null " ]
+	[ ! -e "$BERTH_RUN" ]
+	[ ! -e "$BERTH_STATE" ]
+}
+
+@test "down and restart of a fleet that is down" {
+	write_fleet
+	run_split "$BERTH" down -f "$fleet"
+	[ "$status" -eq 0 ]
+	[ "$errors" = "fleet 'lonely' is not up" ]
+	run_split "$BERTH" restart -f "$fleet"
+	[ "$status" -eq 1 ]
+	[ "$errors" = "berth restart: fleet 'lonely' is not up" ]
+}
+
+@test "a service that the fleet does not have: the nearest one, exit 2" {
+	write_fleet
+	for c in logs restart; do
+		run_split "$BERTH" "$c" -f "$fleet" meduim
+		[ "$status" -eq 2 ]
+		[ "$errors" = "berth $c: fleet 'lonely' has no service 'meduim'; did you mean 'medium'?" ]
+		run_split "$BERTH" "$c" -f "$fleet" zebra
+		[ "$status" -eq 2 ]
+		[[ $errors == *"has no service 'zebra'; 'berth status' lists them" ]]
+	done
+}
+
+@test "logs: no log yet, a number of lines that is none, the last lines" {
+	write_fleet
+	run_split "$BERTH" logs -f "$fleet" medium
+	[ "$status" -eq 1 ]
+	[[ $errors == *"never started here"* ]]
+	run_split "$BERTH" logs -n many -f "$fleet" medium
+	[ "$status" -eq 2 ]
+	log=$BERTH_STATE/fleets/lonely/logs/medium.log
+	mkdir -p "$(dirname "$log")"
+	seq 100000 | sed 's/^/line /' >"$log"
+	run_split "$BERTH" logs -f "$fleet" medium
+	[ "$output" = "$(seq 99901 100000 | sed 's/^/line /')" ]
+	run_split "$BERTH" logs -n 1 -f "$fleet" medium
+	[ "$output" = "line 100000" ]
+	run_split "$BERTH" logs -n 0 -f "$fleet" medium
+	[ -z "$output" ]
+	[ "$("$BERTH" logs -n 10000000 -f "$fleet" medium | cksum)" = "$(cksum <"$log")" ]
+	printf 'no line feed' >>"$log"
+	run_split "$BERTH" logs -n 2 -f "$fleet" medium
+	[ "$output" = $'line 100000\nno line feed' ]
+	# a reader that leaves early ends a follower too
+	timeout 10 "$BERTH" logs -F -f "$fleet" medium | head -n 1
+}
+
+@test "up: a fleet file that is not there, a runtime that is not there" {
+	run_split "$BERTH" up -f "$scratch/none.yaml"
+	[ "$status" -eq 2 ]
+	[[ $errors == *"none.yaml"* ]]
+	write_fleet
+	: >"$scratch/m.gguf"
+	run_split "$BERTH" up -f "$fleet"
+	[ "$status" -eq 1 ]
+	[[ $errors == "berth: runtime 'own': "*"$scratch/nowhere"* ]]
+	run_split "$BERTH" up -d -f "$fleet"
+	[ "$status" -eq 1 ]
+	[[ $errors == "berth: runtime 'own': "*"$scratch/nowhere"* ]]
+	run_split "$BERTH" status -f "$fleet"
+	[ "$errors" = "fleet 'lonely' is not up" ]
+}
+
+@test "the router's worker refuses to run without its descriptors" {
+	run_split "$BERTH" _route
+	[ "$status" -eq 2 ]
+	run_split "$BERTH" _route --channel-fd x --listen-fd 4
+	[ "$status" -eq 2 ]
+	run_split "$BERTH" _route --channel-fd 77 --listen-fd 78
+	[ "$status" -eq 1 ]
+	[[ $("$BERTH" help) != *_route* ]]
+}
+
+@test "route serves the endpoints alone and says 502 while no engine answers" {
+	write_fleet
+	sed -i 's/127.0.0.1:18080/127.0.0.1:0/' "$fleet"
+	"$BERTH" route -f "$fleet" 2>"$scratch/route" 3>&- &
+	route=$!
+	for _ in $(seq 100); do
+		grep -q http "$scratch/route" && break
+		sleep 0.05
+	done
+	url=$(sed -n 's/^router  //p' "$scratch/route")
+	[ "$(curl -sS "$url/v1/models" | jq -r '.data[0].id')" = medium ]
+	[ "$(curl -sS -o /dev/null -w '%{http_code}' "$url/v1/chat/completions" -d '{"model":"medium"}')" = 502 ]
+	kill -TERM "$route"
+	wait "$route"
+}
