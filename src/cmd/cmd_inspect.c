@@ -115,31 +115,39 @@ static int fail(const char *path, const struct err *err)
     return cmd_failf(CMD_FAILED, "%s: %s", text.ptr ? text.ptr : "", err->text);
 }
 
+static int show(const struct inspect *in, struct output *o, struct seen *seen)
+{
+    int code = CMD_OK;
+    if (o->json)
+        inspect_json(in, o->kv, o->tensors, o->json);
+    else
+        code = print_text(in, o);
+    o->shown++;
+    remember(seen, in);
+    return in->fault ? fail(in->path, &in->why) : code;
+}
+
 static int inspect_one(const char *path, struct output *o, struct seen *seen)
 {
     struct inspect *in = calloc(1, sizeof(*in));
+    struct arena *arena = arena_new(INSPECT_MEMORY_MAX);
     struct err err;
-    int r = err_nomem(&err), code = CMD_OK;
-    if (in && (in->arena = arena_new(INSPECT_MEMORY_MAX)) != NULL) {
-        in->path = path;
-        r = read_model(in, &err);
+    int code;
+    if (!in || !arena) {
+        arena_free(arena);
+        free(in);
+        return cmd_failf(CMD_FAILED, "out of memory");
     }
-    if (r < 0) {
+    in->path = path;
+    in->arena = arena;
+    if (read_model(in, &err) == 0) {
+        code = show(in, o, seen);
+    } else {
         if (o->json)
             json_failure(o->json, path, &err);
         code = fail(path, &err);
-    } else {
-        if (o->json)
-            inspect_json(in, o->kv, o->tensors, o->json);
-        else
-            code = print_text(in, o);
-        o->shown++;
-        remember(seen, in);
-        if (in->fault)
-            code = fail(path, &in->why);
     }
-    if (in)
-        inspect_release(in);
+    inspect_release(in);
     free(in);
     return code;
 }

@@ -118,7 +118,7 @@ static void read_config(struct inspect *in)
 static int allocate(struct inspect *in, size_t n, struct err *err)
 {
     in->st.sources = arena_alloc(in->arena, n, sizeof(*in->st.sources));
-    in->st.files = arena_alloc(in->arena, n, sizeof(*in->st.files));
+    in->st.files = arena_alloc(in->arena, n, sizeof(void *));
     in->parts = arena_alloc(in->arena, n, sizeof(*in->parts));
     if (!in->st.sources || !in->st.files || !in->parts)
         return err_nomem(err);

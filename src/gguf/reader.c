@@ -56,8 +56,10 @@ int reader_sort(struct gguf *g, size_t n, const struct str *(*name)(const struct
 {
     struct by_name by = {g, name};
     uint32_t *order = arena_alloc(g->arena, n ? n : 1, sizeof(*order));
-    if (!order)
-        return err_nomem(err);
+    if (!order) {
+        err_nomem(err);
+        return -ENOMEM;
+    }
     for (size_t i = 0; i < n; i++)
         order[i] = (uint32_t)i;
     qsort_r(order, n, sizeof(*order), compare_index, &by);
@@ -213,7 +215,7 @@ static void set_scalar(struct gguf_kv *kv, const uint8_t *p)
     uint64_t u64;
     switch (kv->type) {
     case GGUF_U8: kv->v.u = p[0]; break;
-    case GGUF_I8: kv->v.i = (int8_t)p[0]; break;
+    case GGUF_I8: kv->v.i = le_i8(p); break;
     case GGUF_U16: kv->v.u = le16(p); break;
     case GGUF_I16: kv->v.i = (int16_t)le16(p); break;
     case GGUF_U32: kv->v.u = le32(p); break;
@@ -270,14 +272,16 @@ static int read_kv(struct gguf *g, struct window *w, size_t i, struct err *err)
 static int read_kvs(struct gguf *g, struct window *w, struct err *err)
 {
     g->kvs = arena_alloc(g->arena, g->info.n_kv ? g->info.n_kv : 1, sizeof(*g->kvs));
-    if (!g->kvs)
-        return err_nomem(err);
+    if (!g->kvs) {
+        err_nomem(err);
+        return -ENOMEM;
+    }
     for (size_t i = 0; i < g->info.n_kv; i++) {
         int r = read_kv(g, w, i, err);
         if (r < 0)
             return r;
     }
-    size_t twice;
+    size_t twice = g->info.n_kv;
     int r = reader_sort(g, g->info.n_kv, kv_name, &g->kv_order, &twice, err);
     if (r < 0)
         return r;

@@ -151,7 +151,7 @@ bool gguf_at_i64(const struct gguf_kv *kv, uint64_t i, int64_t *ret)
     switch (kv->elem) {
     case GGUF_U8: *ret = p[0]; return true;
     case GGUF_BOOL: *ret = p[0] != 0; return true;
-    case GGUF_I8: *ret = (int8_t)p[0]; return true;
+    case GGUF_I8: *ret = le_i8(p); return true;
     case GGUF_U16: *ret = le16(p); return true;
     case GGUF_I16: *ret = (int16_t)le16(p); return true;
     case GGUF_U32: *ret = le32(p); return true;

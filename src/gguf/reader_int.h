@@ -43,6 +43,11 @@ static inline const uint8_t *window_at(const struct window *w)
     return w->buf + w->pos;
 }
 
+static inline int64_t le_i8(const uint8_t *p)
+{
+    return (int64_t)(p[0] ^ 0x80) - 0x80;
+}
+
 static inline uint16_t le16(const uint8_t *p)
 {
     return (uint16_t)(p[0] | p[1] << 8);

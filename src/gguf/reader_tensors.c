@@ -193,7 +193,7 @@ int reader_tensors(struct gguf *g, struct window *w, struct err *err)
     info->header_bytes = window_off(w);
     if (!size_align(info->header_bytes, info->align, &info->data_off))
         return err_set(err, -EBADMSG, "the header has more bytes than can be counted: the file is damaged");
-    size_t twice;
+    size_t twice = n;
     int r = reader_sort(g, n, tensor_name, &g->tensor_order, &twice, err);
     if (r < 0)
         return r;

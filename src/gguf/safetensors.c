@@ -175,12 +175,12 @@ static int sort_names(struct gguf_st *s, struct err *err)
 {
     size_t n = s->info.n_tensors;
     struct reader_quote q;
-    s->by_name = arena_alloc(s->arena, n ? n : 1, sizeof(*s->by_name));
+    s->by_name = arena_alloc(s->arena, n ? n : 1, sizeof(void *));
     if (!s->by_name)
         return err_nomem(err);
     for (size_t i = 0; i < n; i++)
         s->by_name[i] = &s->tensors[i];
-    qsort(s->by_name, n, sizeof(*s->by_name), compare_name);
+    qsort(s->by_name, n, sizeof(void *), compare_name);
     for (size_t i = 1; i < n; i++)
         if (str_eq(s->by_name[i - 1]->name, s->by_name[i]->name))
             return err_set(err, -EBADMSG, "tensor '%s' is twice in the header", reader_quote(s->by_name[i]->name, &q));

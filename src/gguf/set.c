@@ -104,32 +104,30 @@ static void mark(struct gguf_part *p, enum gguf_part_state state, const struct e
 static void judge_alone(struct gguf_part *parts, size_t i, size_t n)
 {
     struct gguf_part *p = &parts[i];
-    struct gguf_split s;
+    struct gguf_split s = {.count = 1};
     struct err why;
     int r = gguf_split(p->g, &s, &why);
     if (r < 0) {
         mark(p, GGUF_PART_BAD, &why);
         return;
     }
-    if (r == 0 && n > 1)
-        err_set(&p->why, -EBADMSG, "is a model of its own (no split.count), not part %zu of %zu: fetch the right file", i + 1, n);
-    else if (r == 0)
+    if (s.count == n && s.no == i)
         return;
+    if (r == 0)
+        err_set(&p->why, -EBADMSG, "is a model of its own (no split.count), not part %zu of %zu: fetch the right file", i + 1, n);
     else if (n == 1)
         err_set(&p->why, -EBADMSG, "is part %" PRIu32 " of %" PRIu32 " of a split set, but engines find the parts by their names: it must be called NAME-%05" PRIu32 "-of-%05" PRIu32 ".gguf", s.no + 1, s.count, s.no + 1, s.count);
     else if (s.count != n)
         err_set(&p->why, -EBADMSG, "says that it is of a set of %" PRIu32 " parts, not %zu: it belongs to another set", s.count, n);
-    else if (s.no != i)
-        err_set(&p->why, -EBADMSG, "says that it is part %" PRIu32 " (split.no %" PRIu32 ", which counts from 0), not %zu: the file has the wrong name", s.no + 1, s.no, i + 1);
     else
-        return;
+        err_set(&p->why, -EBADMSG, "says that it is part %" PRIu32 " (split.no %" PRIu32 ", which counts from 0), not %zu: the file has the wrong name", s.no + 1, s.no, i + 1);
     p->state = GGUF_PART_FOREIGN;
 }
 
 /* One part beside the first one. */
 static void judge_beside(const struct gguf_part *first, struct gguf_part *p)
 {
-    struct gguf_split a, b;
+    struct gguf_split a = {0}, b = {0};
     if (gguf_split(first->g, &a, NULL) != 1 || gguf_split(p->g, &b, NULL) != 1)
         return;
     struct reader_quote q, qa;
@@ -214,7 +212,7 @@ int gguf_set_check(struct gguf_part *parts, size_t n, struct err *err)
     int r = n > 1 ? find_twice(parts, n, total, err) : 0;
     if (r == 0)
         r = first_wrong(parts, n, err);
-    struct gguf_split s;
+    struct gguf_split s = {0};
     if (r == 0 && gguf_split(parts[0].g, &s, NULL) == 1 && s.tensors != total)
         return err_set(err, -EBADMSG, "split.tensors.count says %" PRIu64 " tensors, the %zu parts have %" PRIu64 ": one of them is not of this set; fetch them again from one source", s.tensors, n, total);
     return r;

@@ -57,17 +57,20 @@ static const char *kind_of(mode_t mode)
 int store_source_open(const char *path, struct gguf_source *ret, struct err *err)
 {
     /* NONBLOCK: opening a pipe by mistake must not wait for a writer */
-    os_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     struct stat st;
+    int r = 0;
     if (fd < 0)
         return err_sys(err, -errno, "cannot open the file");
     if (fstat(fd, &st) < 0)
-        return err_sys(err, -errno, "cannot look at the file");
-    if (!S_ISREG(st.st_mode))
-        return err_set(err, S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL, "is %s", kind_of(st.st_mode));
-    *ret = (struct gguf_source){.read = source_read, .size = (uint64_t)st.st_size, .ctx = ctx_of(fd)};
-    fd = -1;
-    return 0;
+        r = err_sys(err, -errno, "cannot look at the file");
+    else if (!S_ISREG(st.st_mode))
+        r = err_set(err, S_ISDIR(st.st_mode) ? -EISDIR : -EINVAL, "is %s", kind_of(st.st_mode));
+    else
+        *ret = (struct gguf_source){.read = source_read, .size = (uint64_t)st.st_size, .ctx = ctx_of(fd)};
+    if (r < 0)
+        (void)close(fd);
+    return r;
 }
 
 void store_source_close(struct gguf_source *s)
@@ -97,7 +100,7 @@ int store_source_read(const struct gguf_source *s, struct buf *out, struct err *
 /* The path of part no (from 1) beside path, whose last component is at name_off. NULL without memory. */
 static char *part_path(const char *path, size_t name_off, const struct gguf_split_name *n, uint32_t no)
 {
-    struct buf out = BUF_INIT(2 * STORE_PATH_MAX);
+    struct buf out = BUF_INIT((size_t)2 * STORE_PATH_MAX);
     buf_add(&out, path, name_off);
     gguf_split_file(&out, n, no);
     char *taken = buf_take(&out);
@@ -108,9 +111,11 @@ static char *part_path(const char *path, size_t name_off, const struct gguf_spli
 static int allocate(struct store_weights *w, size_t n, struct err *err)
 {
     w->parts = calloc(n, sizeof(*w->parts));
-    w->sources = calloc(n, sizeof(*w->sources));
-    if (!w->parts || !w->sources)
-        return err_nomem(err);
+    w->sources = calloc(n, sizeof(void *));
+    if (!w->parts || !w->sources) {
+        err_nomem(err);
+        return -ENOMEM;
+    }
     w->n = n;
     return 0;
 }
