@@ -101,6 +101,8 @@ static int load(struct model_load *l, const struct gguf *const *parts, size_t n_
     m->known = l->arch != NULL;
     if (!m->known)
         return blank_layers(m, l->err);
+    if (l->arch->flags & F_NO_LOADER)
+        return err_set(l->err, -ENOTSUP, "llama.cpp knows the name '%s' but cannot load such a model", m->arch);
     if (l->arch->role == MODEL_PROJECTOR)
         return load_projector(m);
     if ((r = model_read_params(l)) < 0 || (r = model_read_layers(l)) < 0 || (r = model_place_tensors(l)) < 0)

@@ -110,7 +110,7 @@ struct model {
 
 /* Reads a model from the opened parts of its set, in order; n_parts 1 is a file of its own. The readers and their sources are needed during the call only. Whether data is complete does not matter: a header alone will do.
  * -EBADMSG for what the engine refuses too: a required key that is missing, of another type or out of range, an array of another length than the layers, a required tensor missing, the same tensor twice, parts that are not of one
- * set or not in order; -ENOTSUP: a tensor of unknown type; -E2BIG: over a limit above; -ENOMEM. An unknown architecture is no error. */
+ * set or not in order; -ENOTSUP: a tensor of unknown type, or an architecture that the engine has in name only (gptj); -E2BIG: over a limit above; -ENOMEM. An unknown architecture is no error. */
 int model_load(const struct gguf *const *parts, size_t n_parts, struct model **ret, struct err *err) BASE_MUST_USE;
 struct model *model_free(struct model *m); /* takes NULL; returns NULL */
 

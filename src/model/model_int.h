@@ -86,6 +86,7 @@ enum arch_flag {
     F_PLE = 1 << 23,          /* law 3.7: ple.layers have a state */
     F_SQUARE = 1 << 24,       /* law 3.7: the state is a square for each head (minimax-01) */
     F_TAPS = 1 << 25,         /* a drafter that taps its target's layers */
+    F_NO_LOADER = 1 << 26,    /* law 10.1: a name that the engine knows and cannot load */
 };
 
 struct model_arch_row {

@@ -327,7 +327,7 @@ static void test_every_arch_bare(void **state)
             if (r == 0)
                 assert_true(m->known);
             else
-                assert_true(r == -EBADMSG && err.text[0]);
+                assert_true(r == (strcmp(name, "gptj") == 0 ? -ENOTSUP : -EBADMSG) && err.text[0]);
             m = model_free(m);
             made_done(&f);
         }

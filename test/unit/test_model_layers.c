@@ -792,19 +792,23 @@ static void test_layers_not_blocks(void **state)
 static void test_no_cache(void **state)
 {
     (void)state;
-    struct made f = made_new("bert", 2, 64, 4, 4);
+    static const char *const archs[] = {"bert", "nomic-bert", "jina-bert-v3", "neo-bert", "eurobert", "gemma-embedding2", "clef"};
+
+    for (size_t i = 0; i < BASE_COUNT(archs); i++) {
+        struct made f = made_new(archs[i], 2, 64, 4, 4);
+        made_tensor(&f, "token_embd.weight", F16, 64, 3, 0);
+        struct model *m = made_load(&f);
+        assert_int_equal(m->cache, MODEL_CACHE_NONE);
+        made_kinds(m, "2 without cache");
+        assert_false(m->logits || m->tied_output);
+        (void)model_free(m);
+    }
+    struct made f = made_new("dream", 2, 64, 4, 4);
     made_tensor(&f, "token_embd.weight", F16, 64, 3, 0);
     struct model *m = made_load(&f);
     assert_int_equal(m->cache, MODEL_CACHE_NONE);
-    made_kinds(m, "2 without cache");
-    assert_false(m->logits || m->tied_output || m->causal);
-    (void)model_free(m);
-
-    f = made_new("dream", 2, 64, 4, 4);
-    made_tensor(&f, "token_embd.weight", F16, 64, 3, 0);
-    m = made_load(&f);
-    assert_int_equal(m->cache, MODEL_CACHE_NONE);
     assert_true(m->logits && m->tied_output);
+    assert_false(m->causal);
     (void)model_free(m);
 }
 
