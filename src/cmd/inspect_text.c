@@ -196,6 +196,7 @@ static void add_drafter(const struct inspect *in, bool color, struct buf *out)
 static void add_text(const struct inspect *in, bool color, struct buf *out)
 {
     char a[NUMBER_TEXT], size[UNITS_TEXT];
+    bool tokens = !str_eq_c(in->tokenizer, "none") && !str_eq_c(in->tokenizer, "no_vocab");
     if (in->context) {
         label(out, "context", color);
         buf_addf(out, "%s tokens\n", grouped(in->context, a));
@@ -203,7 +204,9 @@ static void add_text(const struct inspect *in, bool color, struct buf *out)
     if (in->vocabulary || in->tokenizer.len) {
         label(out, "vocabulary", color);
         buf_addf(out, "%s tokens", grouped(in->vocabulary, a));
-        if (in->tokenizer.len) {
+        if (!tokens)
+            buf_add_c(out, ", no tokenizer");
+        else if (in->tokenizer.len) {
             buf_add_c(out, ", ");
             buf_add_printable(out, in->tokenizer, 40);
         }
@@ -216,7 +219,7 @@ static void add_text(const struct inspect *in, bool color, struct buf *out)
     if (in->has_template) {
         label(out, "chat template", color);
         buf_addf(out, "%s\n", units_show_bytes(in->template_bytes, size));
-    } else if (in->format == INSPECT_GGUF && in->tokenizer.len && strcmp(in->role, "model") == 0) {
+    } else if (in->format == INSPECT_GGUF && in->tokenizer.len && tokens && strcmp(in->role, "model") == 0) {
         label(out, "chat template", color);
         buf_add_c(out, "none\n");
     }
