@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "run_int.h"
@@ -45,16 +46,16 @@ static void timer_set(struct run_service *s, uint64_t ms, void (*cb)(struct run_
     net_timer_start(s->timer, ms, 0);
 }
 
-static struct str subject_of(const struct run_service *s, char out[FLEET_NAME_MAX + 16])
+static void say(struct run_service *s, enum event_level level, const char *fmt, ...) BASE_PRINTF(3, 4);
+static void say(struct run_service *s, enum event_level level, const char *fmt, ...)
 {
-    int n = snprintf(out, FLEET_NAME_MAX + 16, "service %s", s->service->name);
-    return (struct str){out, (size_t)n};
-}
-
-static void say(struct run_service *s, enum event_level level, const char *text)
-{
-    char subject[FLEET_NAME_MAX + 16];
-    event_say(s->env->sink, level, subject_of(s, subject).ptr, "%s", text);
+    char subject[FLEET_NAME_MAX + 16], text[ERR_TEXT_MAX + 64];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    (void)snprintf(subject, sizeof(subject), "service %s", s->service->name);
+    event_say(s->env->sink, level, subject, "%s", text);
 }
 
 static void cancel_proofs(struct run_service *s)
@@ -75,7 +76,9 @@ static void end_step(struct run_service *s)
         base_ignore(os_proc_signal(&s->engine, round < 2 ? SIGTERM : SIGKILL));
     if (s->engine.pidfd < 0 || round > 2)
         base_ignore(os_proc_signal(&s->proc, SIGKILL));
-    timer_set(s, s->env->times.term_ms ? s->env->times.term_ms : RUN_TERM_MS, end_step);
+    /* Before it is ready it has no request to wait for; and as the first process of a namespace it ignores TERM until it has a handler. */
+    uint64_t wait_ms = s->took_ms == 0 ? RUN_TERM_LOADING_MS : RUN_TERM_MS;
+    timer_set(s, s->env->times.term_ms ? s->env->times.term_ms : wait_ms, end_step);
 }
 
 static void end_begin(struct run_service *s)
@@ -112,13 +115,12 @@ static void on_ready(void *ctx, int status, enum probe_step at, const struct err
         condemn(s, buf_status(&b) == 0 ? b.ptr : "not ready");
         return;
     }
-    char took[UNITS_TEXT], text[64];
+    char took[UNITS_TEXT];
     s->ready_ms = now_ms(s);
     s->took_ms = s->ready_ms - s->start_ms;
     s->was_ready = true;
     buf_clear(&s->step);
-    snprintf(text, sizeof(text), "ready in %s", units_show_ms(s->took_ms, took));
-    say(s, EVENT_INFO, text);
+    say(s, EVENT_INFO, "ready in %s", units_show_ms(s->took_ms, took));
     set_state(s, RUN_READY);
 }
 
@@ -224,6 +226,13 @@ int run_start(struct run_service *s, struct err *err)
 
 static void start_again_later(struct run_service *s);
 
+/* The first line of the error. */
+static struct str reason(const struct run_service *s)
+{
+    struct str text = buf_str(&s->error);
+    return str_split(&text, '\n');
+}
+
 static void start_again(struct run_service *s)
 {
     struct err err = {0};
@@ -231,7 +240,6 @@ static void start_again(struct run_service *s)
     int rc = launch(s, &err);
     if (rc < 0) {
         set_error(s, err.text);
-        say(s, EVENT_WARN, err.text);
         start_again_later(s);
         return;
     }
@@ -250,6 +258,8 @@ static void start_again_later(struct run_service *s)
     char wait[UNITS_TEXT];
     buf_clear(&s->step);
     buf_addf(&s->step, "starts again in %s", units_show_ms(s->backoff_ms, wait));
+    struct str why = reason(s);
+    say(s, EVENT_WARN, STR_FMT "; starts again in %s", STR_ARG(why), wait);
     timer_set(s, s->backoff_ms, start_again);
     set_state(s, RUN_STARTING);
 }
@@ -271,12 +281,20 @@ static void make_error(struct run_service *s, int status)
         set_error(s, "the engine ended");
 }
 
+/* Bubblewrap passes its engine's end on as a shell does: 128 and the signal. */
+static int engine_status(const struct run_service *s, int status)
+{
+    bool of_signal = s->confine == STORE_BWRAP && WIFEXITED(status) && WEXITSTATUS(status) > 128 && WEXITSTATUS(status) < 128 + NSIG;
+    return of_signal ? WEXITSTATUS(status) - 128 : status;
+}
+
 void run_on_end(void *ctx)
 {
     struct run_service *s = ctx;
     int status = 0;
     if (os_proc_reap(&s->proc, &status) == 0)
         return;
+    status = engine_status(s, status);
     bool asked = s->state == RUN_STOPPING || s->state == RUN_DRAINING;
     cancel_proofs(s);
     char how[OS_STATUS_TEXT], text[OS_STATUS_TEXT + 16];
@@ -291,15 +309,13 @@ void run_on_end(void *ctx)
     make_error(s, status);
     if (s->took_ms > 0 && now_ms(s) - s->ready_ms >= RUN_STABLE_MS)
         s->backoff_ms = 0;
-    struct str line = buf_str(&s->error);
-    struct str first = str_split(&line, '\n');
-    char *brief = str_dup(first);
-    say(s, s->was_ready ? EVENT_WARN : EVENT_ERROR, brief ? brief : "the engine ended");
-    free(brief);
-    if (s->was_ready)
+    if (s->was_ready) {
         start_again_later(s);
-    else
-        set_state(s, RUN_FAILED);
+        return;
+    }
+    struct str why = reason(s);
+    say(s, EVENT_ERROR, STR_FMT, STR_ARG(why));
+    set_state(s, RUN_FAILED);
 }
 
 /* ---- stopping ---------------------------------------------------------------------------------------------------- */

@@ -24,6 +24,7 @@ const char *run_state_text(enum run_state s);
 #define RUN_STABLE_MS 60000
 #define RUN_DRAIN_MS 30000          /* how long a stop waits for requests under way */
 #define RUN_TERM_MS ((ENGINE_PING_S + 2) * 1000ul) /* after each TERM: longer than the ping interval */
+#define RUN_TERM_LOADING_MS 500    /* the same while it was not ready yet: no request waits */
 #define RUN_LOG_MAX (32ul << 20) /* bytes of a log; then it is moved to NAME.log.1 and begun anew */
 
 /* Times that a test makes short; 0 is the constant or rule above. */
