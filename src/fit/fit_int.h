@@ -43,8 +43,7 @@ struct fit_placed {
     struct fit_sums tied;    /* the output's own copy of token_embd */
     bool has_tied;
     bool has_no_cuda;        /* any FIT_NO_CUDA tensor */
-    uint64_t expert_bytes;   /* the largest routed expert's matrices in one layer; 0 none */
-    uint32_t expert_layers;
+    bool table_moved;        /* per_layer_token_embd is overridden to a device */
     uint64_t v_width_max;    /* law 3.2 without flash attention */
     uint32_t override_hits[FIT_OVERRIDES_MAX];  /* tensors that each override moved */
     bool override_no_buffer[FIT_OVERRIDES_MAX]; /* its buffer is none of the devices' nor CPU */
@@ -157,6 +156,14 @@ uint64_t fit_state_bytes(const struct fit_context *c, uint64_t tokens);
 uint64_t fit_checkpoint_bytes(const struct fit_context *c);
 void fit_projector(struct fit_run *x);
 
-/* The rules in the order of docs/fit.md. */
+/* What CUDA and HIP may need at most on one device to unpack a layer's quantized K and V; 0: nothing is quantized, or no such device. */
+uint64_t fit_kv_scratch(const struct fit_run *x);
+
+/* One rule, in force for engine versions from since on and before until (NULL: no bound). */
+struct fit_rule {
+    const char *name, *since, *until;
+    void (*fn)(struct fit_run *x, const char *rule);
+};
+const struct fit_rule *fit_draft_rules(size_t *ret_n);
 void fit_legal(struct fit_run *x);
 void fit_note(struct fit_run *x, enum fit_severity severity, const char *rule, const char *fmt, ...) BASE_PRINTF(4, 5);

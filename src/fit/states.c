@@ -20,8 +20,8 @@ static uint64_t output_bytes(const struct fit_run *x, const struct fit_context *
         sum = fit_add(sum, fit_mul(F32 * e, rows));
     if (x->spec & FIT_SPEC_MTP)
         sum = fit_add(sum, fit_mul(F32 * e, c->draft ? rows : c->n_batch)); /* hidden states that the heads read */
-    if (c->draft && (x->spec & FIT_SPEC_MTP))
-        sum = fit_add(sum, fit_mul(F32 * (3 * v + 1), rows)); /* it samples on the device */
+    if (c->draft ? (x->spec & FIT_SPEC_MTP) && !x->s->no_draft_sampling : x->s->sampling)
+        sum = fit_add(sum, fit_mul(F32 * (3 * v + 1), rows)); /* the device samples: candidates, probabilities, the token */
     if (!c->draft && x->p->drafter && (x->spec & (FIT_SPEC_EAGLE3 | FIT_SPEC_DFLASH | FIT_SPEC_DSPARK)))
         sum = fit_add(sum, fit_mul(fit_mul(F32 * (uint64_t)m->embd, c->n_batch), x->p->drafter->m->taps));
     return sum;

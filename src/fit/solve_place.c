@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Where services go when everything else is decided. Over two devices there is one number to find, the share of the first: the more it gets the less is left on it and the more on the second, slot by slot and exactly as
+ * predicted, so the balance point is found by bisection over real predictions, and from there outward every place comes in order of what it leaves. Two services are tried in pairs; more by exchange, pair after pair.
+ */
+#include "solve_int.h"
+
+/* ---- one prediction ------------------------------------------------------------------------------------------------------ */
+
+static uint32_t layers_placed(const struct solve_service *s, uint32_t spill)
+{
+    return spill > s->n_moe ? s->n_layers - (uint32_t)(spill - s->n_moe) : s->n_layers;
+}
+
+uint32_t solve_share_sum(const struct solve_service *s, uint32_t spill)
+{
+    return s->share_sum ? s->share_sum : layers_placed(s, spill);
+}
+
+void solve_shape(const struct solve_service *s, const struct solve_way *w, const struct solve_spot *at, size_t n_devices, struct fit_shape *ret)
+{
+    *ret = s->shape;
+    ret->context = w->context;
+    ret->slots = s->slots[w->slots];
+    ret->ubatch = s->ubatches[w->ubatch];
+    if (s->kv[w->kv])
+        ret->k_type = ret->v_type = s->kv[w->kv];
+    if (w->drafter)
+        ret->spec &= ~(unsigned)FIT_SPEC_CONTEXT;
+    if (w->spill > 0 && s->n_moe > 0)
+        ret->cpu_moe = s->moe[w->spill < s->n_moe ? w->spill - 1 : s->n_moe - 1];
+    if (w->spill > s->n_moe)
+        ret->gpu_layers = layers_placed(s, w->spill);
+    if (w->projector)
+        ret->projector_device = -2;
+    else if (s->free_projector)
+        ret->projector_device = at->projector;
+    if (!s->free_split)
+        return;
+    ret->n_split = n_devices;
+    for (size_t d = 0; d < n_devices; d++)
+        ret->split[d] = at->shares[d];
+}
+
+static bool same_types(const struct fit_shape *a, const struct fit_shape *b)
+{
+    return a->k_type == b->k_type && a->v_type == b->v_type;
+}
+
+/* What a known-bad shape says of layers holds for every split that puts them there. */
+static bool same_layers(struct solve *x, const struct solve_service *s, const struct fit_bad *bad, unsigned drafter)
+{
+    struct fit_result *mine = &x->result;
+    struct fit_result *theirs = &x->other;
+    if (bad->shape->cpu_moe != x->work.cpu_moe)
+        return false;
+    if (fit_predict_prepared(s->prepared[drafter], bad->shape, NULL, theirs, NULL) < 0)
+        return false; /* what cannot even be predicted is equal to nothing that was */
+    return memcmp(theirs->layer_device, mine->layer_device, mine->n_slots_placed * sizeof(mine->layer_device[0])) == 0;
+}
+
+static bool is_bad(struct solve *x, const struct solve_service *s, unsigned drafter)
+{
+    for (size_t i = 0; i < s->space->n_known_bad; i++) {
+        const struct fit_bad *b = &s->space->known_bad[i];
+        const struct fit_shape *t = b->shape, *w = &x->work;
+        unsigned parts = b->parts ? b->parts : ~0U;
+        uint32_t context = t->context ? t->context : s->in.target->context_trained;
+        if (((parts & FIT_PART_CONTEXT) && context != (w->context ? w->context : s->in.target->context_trained)) || ((parts & FIT_PART_SLOTS) && t->slots != w->slots) ||
+            ((parts & FIT_PART_UBATCH) && t->ubatch != w->ubatch) || ((parts & FIT_PART_BATCH) && t->batch != w->batch) || ((parts & FIT_PART_KV) && !same_types(t, w)) ||
+            ((parts & FIT_PART_SPEC) && t->spec != w->spec))
+            continue;
+        if (!(parts & FIT_PART_LAYERS) || same_layers(x, s, b, drafter))
+            return true;
+    }
+    return false;
+}
+
+struct solve_used solve_eval(struct solve *x, size_t service, const struct solve_way *w, const struct solve_spot *at)
+{
+    const struct solve_service *s = &x->services[service];
+    struct solve_used u = {.known = true, .refused = true};
+    if (x->failed < 0)
+        return u;
+    solve_shape(s, w, at, x->n_devices, &x->work);
+    x->failed = fit_predict_prepared(s->prepared[w->drafter], &x->work, NULL, &x->result, x->err);
+    if (x->failed < 0)
+        return u;
+    u.refused = false;
+    for (size_t i = 0; i < x->result.n_notes; i++)
+        u.refused |= x->result.notes[i].severity == FIT_REFUSED;
+    for (size_t d = 0; d <= x->n_devices; d++)
+        u.bytes[d] = x->result.use[d].used;
+    u.refused = u.refused || is_bad(x, s, w->drafter);
+    return u;
+}
+
+double solve_speed_of(struct solve *x, size_t service, const struct solve_way *w, const struct solve_spot *at)
+{
+    const struct solve_service *s = &x->services[service];
+    struct fit_speed speed;
+    (void)solve_eval(x, service, w, at);
+    if (x->failed < 0)
+        return 0;
+    fit_speed_prepared(s->prepared[w->drafter], &s->traffic[w->drafter], &x->work, &x->result, x->depth < x->result.n_ctx_seq ? x->depth : x->result.n_ctx_seq, &speed);
+    return speed.decode_tok_s;
+}
+
+/* ---- judgement ----------------------------------------------------------------------------------------------------------- */
+
+static int64_t difference(uint64_t free, uint64_t used)
+{
+    return (int64_t)(free > FIT_BYTES_MAX ? FIT_BYTES_MAX : free) - (int64_t)(used > FIT_BYTES_MAX ? FIT_BYTES_MAX : used);
+}
+
+void solve_left(const struct solve *x, const uint64_t *used, int64_t *ret_left)
+{
+    uint64_t host_used = used[x->n_devices];
+    for (size_t d = 0; d < x->n_devices; d++)
+        if (x->devices[d].shared)
+            host_used = fit_add(host_used, used[d]);
+    int64_t host = x->host ? difference(x->host->free_bytes, host_used) : 0;
+    for (size_t d = 0; d < x->n_devices; d++) {
+        ret_left[d] = difference(x->devices[d].free_bytes, used[d]);
+        if (x->devices[d].shared && x->host && host < ret_left[d])
+            ret_left[d] = host;
+    }
+    ret_left[x->n_devices] = host;
+}
+
+struct solve_verdict solve_judge(const struct solve *x, const uint64_t *used)
+{
+    struct solve_verdict v = {.least = INT64_MAX};
+    int64_t left[FIT_DEVICES_MAX + 1], low = INT64_MAX, high = INT64_MIN;
+    solve_left(x, used, left);
+    for (size_t d = 0; d < x->n_devices; d++) {
+        v.over[d] = left[d] - difference(x->devices[d].floor_bytes, 0);
+        v.least = v.over[d] < v.least ? v.over[d] : v.least;
+        low = left[d] < low ? left[d] : low;
+        high = left[d] > high ? left[d] : high;
+    }
+    int64_t host = x->host ? left[x->n_devices] - difference(x->host->floor_bytes, 0) : 0;
+    v.least = x->n_devices > 0 ? v.least : host;
+    v.gap = x->n_devices > 1 ? (uint64_t)high - (uint64_t)low : 0;
+    v.devices_fit = v.least >= 0;
+    v.fits = v.devices_fit && host >= 0 && (x->slack == 0 || v.gap <= x->slack);
+    return v;
+}
+
+bool solve_better(const struct solve_verdict *a, const struct solve_verdict *b)
+{
+    return a->least != b->least ? a->least > b->least : a->gap < b->gap;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------------------------------ */
+
+static bool same_way(const struct solve_way *a, const struct solve_way *b)
+{
+    return a->context == b->context && a->slots == b->slots && a->drafter == b->drafter && a->kv == b->kv && a->ubatch == b->ubatch && a->projector == b->projector && a->spill == b->spill;
+}
+
+void solve_forget(struct solve *x)
+{
+    for (size_t s = 0; s < x->n; s++)
+        while (x->lines[s]) {
+            struct solve_line *l = x->lines[s];
+            x->lines[s] = l->next;
+            l->next = x->idle;
+            x->idle = l;
+        }
+}
+
+static struct solve_line *line_new(struct solve *x, uint32_t n)
+{
+    for (struct solve_line **at = &x->idle; *at; at = &(*at)->next)
+        if ((*at)->room >= n) {
+            struct solve_line *l = *at;
+            *at = l->next;
+            for (uint32_t i = 0; i < n; i++)
+                l->points[i].known = false;
+            return l;
+        }
+    struct solve_line *l = arena_alloc(x->scratch, 1, sizeof(*l));
+    struct solve_used *points = arena_alloc(x->scratch, n, sizeof(*points));
+    if (!l || !points) {
+        x->failed = err_nomem(x->err);
+        return NULL;
+    }
+    l->points = points;
+    l->room = n;
+    return l;
+}
+
+/* NULL without memory. */
+static struct solve_line *line_of(struct solve *x, size_t service, const struct solve_way *w, int projector)
+{
+    const struct solve_service *s = &x->services[service];
+    for (struct solve_line *l = x->lines[service]; l; l = l->next)
+        if (l->projector == projector && same_way(&l->way, w))
+            return l;
+    uint32_t n = s->free_split && x->n_devices == 2 ? solve_share_sum(s, w->spill) + 1 : 1;
+    struct solve_line *l = line_new(x, n);
+    if (!l)
+        return NULL;
+    l->way = *w;
+    l->projector = projector;
+    l->n = n;
+    l->next = x->lines[service];
+    x->lines[service] = l;
+    return l;
+}
+
+static struct solve_spot spot_on(const struct solve_line *l, uint32_t a)
+{
+    return (struct solve_spot){.shares = {a, l->n - 1 - a}, .projector = l->projector};
+}
+
+static const struct solve_used *point_of(struct solve *x, size_t service, struct solve_line *l, uint32_t a)
+{
+    struct solve_used *u = &l->points[a];
+    if (!u->known) {
+        struct solve_spot at = spot_on(l, a);
+        *u = solve_eval(x, service, &l->way, &at);
+    }
+    return u;
+}
+
+static struct solve_verdict verdict_on(struct solve *x, size_t service, struct solve_line *l, uint32_t a, const uint64_t *others, bool *ret_refused)
+{
+    const struct solve_used *u = point_of(x, service, l, a);
+    uint64_t used[FIT_DEVICES_MAX + 1];
+    for (size_t d = 0; d <= x->n_devices; d++)
+        used[d] = fit_add(u->bytes[d], others[d]);
+    *ret_refused = u->refused;
+    return solve_judge(x, used);
+}
+
+/* The smallest share of the first device with which no more is left on it than on the second. */
+static uint32_t crossing(struct solve *x, size_t service, struct solve_line *l, const uint64_t *others)
+{
+    uint32_t low = 0, high = l->n - 1;
+    bool refused;
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        struct solve_verdict v = verdict_on(x, service, l, mid, others, &refused);
+        if (v.over[0] <= v.over[1])
+            high = mid;
+        else
+            low = mid + 1;
+    }
+    return low;
+}
+
+/* The places of a line in order of what they leave; the first that will do. Only what leaves more than `than` is of interest. */
+static bool walk(struct solve *x, size_t service, struct solve_line *l, const uint64_t *others, bool strict, const struct solve_verdict *than, uint32_t *ret, struct solve_verdict *ret_verdict)
+{
+    uint32_t right = l->n > 1 ? crossing(x, service, l, others) : 0, left = right; /* next ones: left - 1 and right */
+    bool refused_right = false, refused_left = false;
+    struct solve_verdict at_right = {0}, at_left = {0};
+    bool have_right = false, have_left = false;
+    while (x->failed == 0 && (left > 0 || right < l->n)) {
+        if (!have_right && right < l->n)
+            at_right = verdict_on(x, service, l, right, others, &refused_right);
+        if (!have_left && left > 0)
+            at_left = verdict_on(x, service, l, left - 1, others, &refused_left);
+        have_right = right < l->n;
+        have_left = left > 0;
+        bool take_left = have_left && (!have_right || solve_better(&at_left, &at_right));
+        struct solve_verdict *v = take_left ? &at_left : &at_right;
+        if ((strict && !v->devices_fit) || (than && !solve_better(v, than)))
+            return false;
+        if (!strict || (v->fits && !(take_left ? refused_left : refused_right))) {
+            *ret = take_left ? left - 1 : right;
+            *ret_verdict = *v;
+            return true;
+        }
+        if (take_left) {
+            left--;
+            have_left = false;
+        } else {
+            right++;
+            have_right = false;
+        }
+    }
+    return false;
+}
+
+/* ---- one service, others fixed ------------------------------------------------------------------------------------------------ */
+
+static int first_projector(const struct solve *x, const struct solve_service *s, const struct solve_way *w)
+{
+    (void)x;
+    return s->free_projector && !w->projector ? 0 : -1;
+}
+static int end_projector(const struct solve *x, const struct solve_service *s, const struct solve_way *w)
+{
+    return s->free_projector && !w->projector ? (int)x->n_devices : 0;
+}
+
+/* than: as walk; NULL: anything. */
+static bool place_one(struct solve *x, size_t service, const struct solve_way *w, const uint64_t *others, bool strict, const struct solve_verdict *than, struct solve_spot *ret, struct solve_verdict *ret_verdict)
+{
+    const struct solve_service *s = &x->services[service];
+    if (x->n_devices > 2 && s->free_split) {
+        struct solve_verdict v;
+        struct solve_spot spot;
+        if (!solve_many(x, service, w, others, strict, &spot, &v) || (than && !solve_better(&v, than)))
+            return false;
+        *ret = spot;
+        *ret_verdict = v;
+        return true;
+    }
+    bool found = false;
+    for (int p = first_projector(x, s, w); x->failed == 0 && p < end_projector(x, s, w); p++) {
+        struct solve_line *l = line_of(x, service, w, p);
+        struct solve_verdict v;
+        uint32_t a;
+        if (!l || !walk(x, service, l, others, strict, found ? ret_verdict : than, &a, &v))
+            continue;
+        *ret = spot_on(l, a);
+        *ret_verdict = v;
+        found = true;
+    }
+    return found;
+}
+
+/* ---- several services ------------------------------------------------------------------------------------------------------------ */
+
+/* Used by all services but up to two; SIZE_MAX: none. */
+static void used_by_others(struct solve *x, const struct solve_way *ways, const struct solve_spot *spots, size_t but, size_t and_but, uint64_t *ret)
+{
+    memset(ret, 0, (x->n_devices + 1) * sizeof(*ret));
+    for (size_t s = 0; s < x->n; s++) {
+        if (s == but || s == and_but)
+            continue;
+        struct solve_used u = solve_eval(x, s, &ways[s], &spots[s]);
+        for (size_t d = 0; d <= x->n_devices; d++)
+            ret[d] = fit_add(ret[d], u.bytes[d]);
+    }
+}
+
+/* Every place of service i with the best of service k for it. */
+static bool place_pair(struct solve *x, const struct solve_way *ways, size_t i, size_t k, const uint64_t *others, bool strict, struct solve_spot *spots, struct solve_verdict *ret_verdict)
+{
+    const struct solve_service *s = &x->services[i];
+    bool found = false;
+    for (int p = first_projector(x, s, &ways[i]); p < end_projector(x, s, &ways[i]); p++) {
+        struct solve_line *l = line_of(x, i, &ways[i], p);
+        for (uint32_t a = 0; l && x->failed == 0 && a < l->n; a++) {
+            const struct solve_used *u = point_of(x, i, l, a);
+            uint64_t used[FIT_DEVICES_MAX + 1];
+            struct solve_spot spot;
+            struct solve_verdict v;
+            if (strict && u->refused)
+                continue;
+            for (size_t d = 0; d <= x->n_devices; d++)
+                used[d] = fit_add(others[d], u->bytes[d]);
+            if (!place_one(x, k, &ways[k], used, strict, found ? ret_verdict : NULL, &spot, &v))
+                continue;
+            spots[i] = spot_on(l, a);
+            spots[k] = spot;
+            *ret_verdict = v;
+            found = true;
+        }
+    }
+    return found;
+}
+
+static bool all_allowed(struct solve *x, const struct solve_way *ways, const struct solve_spot *spots)
+{
+    for (size_t s = 0; s < x->n; s++)
+        if (solve_eval(x, s, &ways[s], &spots[s]).refused)
+            return false;
+    return true;
+}
+
+/* One after the other, then again with the others fixed, until nothing gains. */
+static bool place_by_exchange(struct solve *x, const struct solve_way *ways, bool strict, struct solve_spot *spots, struct solve_verdict *ret_verdict)
+{
+    uint64_t others[FIT_DEVICES_MAX + 1] = {0};
+    struct solve_verdict v = {0};
+    for (size_t s = 0; s < x->n; s++) {
+        if (!place_one(x, s, &ways[s], others, false, NULL, &spots[s], &v))
+            return false;
+        struct solve_used u = solve_eval(x, s, &ways[s], &spots[s]);
+        for (size_t d = 0; d <= x->n_devices; d++)
+            others[d] = fit_add(others[d], u.bytes[d]);
+    }
+    bool pairs = x->n_devices <= 2;
+    for (bool gained = true; gained && x->failed == 0;) {
+        gained = false;
+        for (size_t i = 0; i < x->n; i++)
+            for (size_t k = pairs ? i + 1 : i; k < (pairs ? x->n : i + 1); k++) {
+                struct solve_spot try[FIT_SERVICES_MAX];
+                struct solve_verdict w;
+                used_by_others(x, ways, spots, i, k, others);
+                bool found = pairs ? place_pair(x, ways, i, k, others, false, try, &w) : place_one(x, i, &ways[i], others, false, NULL, &try[i], &w);
+                if (!found || !solve_better(&w, &v))
+                    continue;
+                spots[i] = try[i];
+                if (pairs)
+                    spots[k] = try[k];
+                v = w;
+                gained = true;
+            }
+    }
+    *ret_verdict = v;
+    return x->failed == 0 && (!strict || (v.fits && all_allowed(x, ways, spots)));
+}
+
+bool solve_place(struct solve *x, const struct solve_way *ways, bool strict, struct solve_spot *ret, struct solve_verdict *ret_verdict)
+{
+    static const uint64_t nobody[FIT_DEVICES_MAX + 1];
+    bool found;
+    if (x->n == 1)
+        found = place_one(x, 0, &ways[0], nobody, strict, NULL, &ret[0], ret_verdict);
+    else if (x->n == 2 && x->n_devices <= 2)
+        found = place_pair(x, ways, 0, 1, nobody, strict, ret, ret_verdict);
+    else
+        found = place_by_exchange(x, ways, strict, ret, ret_verdict);
+    return found && x->failed == 0;
+}
+
+/* ---- speed ------------------------------------------------------------------------------------------------------------------- */
+
+uint64_t solve_rate(const struct solve *x, size_t device)
+{
+    const struct fit_device *v = &x->devices[device];
+    return v->bandwidth_bytes_s == 0 && v->shared && x->host ? x->host->bandwidth_bytes_s : v->bandwidth_bytes_s;
+}
+
+/* On a line: the largest share of the faster device that fits. */
+static bool extreme(struct solve *x, size_t service, struct solve_line *l, const uint64_t *others, uint32_t *ret, struct solve_verdict *ret_verdict)
+{
+    bool first = solve_rate(x, 0) > solve_rate(x, 1), refused;
+    uint32_t low = 0, high = l->n; /* places, counted from where the faster device has nothing: those below low have room on it */
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        struct solve_verdict v = verdict_on(x, service, l, first ? mid : l->n - 1 - mid, others, &refused);
+        if (v.over[first ? 0 : 1] >= 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    while (low > 0 && x->failed == 0) {
+        uint32_t a = first ? low - 1 : l->n - low;
+        struct solve_verdict v = verdict_on(x, service, l, a, others, &refused);
+        if (!v.devices_fit)
+            return false; /* and the slower device has even less room from here on */
+        if (v.fits && !refused) {
+            *ret = a;
+            *ret_verdict = v;
+            return true;
+        }
+        low--;
+    }
+    return false;
+}
+
+static bool hasten_one(struct solve *x, size_t service, const struct solve_way *w, const uint64_t *others, struct solve_spot *spot, struct solve_verdict *verdict)
+{
+    const struct solve_service *s = &x->services[service];
+    if (!s->free_split || x->n_devices < 2)
+        return false;
+    if (x->n_devices > 2)
+        return solve_many_hasten(x, service, w, others, spot, verdict);
+    double best = solve_speed_of(x, service, w, spot);
+    bool found = false;
+    for (int p = first_projector(x, s, w); x->failed == 0 && p < end_projector(x, s, w); p++) {
+        struct solve_line *l = line_of(x, service, w, p);
+        struct solve_verdict v;
+        uint32_t a;
+        if (!l || !extreme(x, service, l, others, &a, &v))
+            continue;
+        struct solve_spot at = spot_on(l, a);
+        double speed = solve_speed_of(x, service, w, &at);
+        if (speed > best || (found && speed == best && solve_better(&v, verdict))) {
+            best = speed;
+            *spot = at;
+            *verdict = v;
+            found = true;
+        }
+    }
+    return found;
+}
+
+bool solve_hasten(struct solve *x, const struct solve_way *ways, struct solve_spot *spots, struct solve_verdict *ret_verdict)
+{
+    bool gained = false;
+    if (!x->unequal)
+        return false;
+    for (size_t s = 0; s < x->n && x->failed == 0; s++) {
+        uint64_t others[FIT_DEVICES_MAX + 1];
+        used_by_others(x, ways, spots, s, SIZE_MAX, others);
+        gained |= hasten_one(x, s, &ways[s], others, &spots[s], ret_verdict);
+    }
+    return gained && x->failed == 0;
+}
