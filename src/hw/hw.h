@@ -15,7 +15,7 @@
 #define HW_PCI 16         /* "0000:03:00.0" */
 #define HW_IDENTITY 256
 
-enum hw_vendor { HW_OTHER_VENDOR, HW_AMD, HW_NVIDIA, HW_INTEL };
+enum hw_vendor { HW_AMD, HW_NVIDIA, HW_INTEL }; /* others make no cards that engines compute on; a board controller's display is no device */
 
 /* The way between a card and the CPU. Links sleep: a card lowers its speed when it is idle, so speed is the least that any hop can do at best, and width the least that any hop has. 0: unknown. */
 struct hw_link {

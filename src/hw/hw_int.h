@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Private parts of hw: small files below the root, NVIDIA's library as a table of functions (tests fill it with their own), and what each source adds to a device.
+ */
+#pragma once
+
+#include "hw.h"
+
+#include <os/os.h>
+
+#define HW_PATH_MAX 512
+#define HW_FILE_MAX ((size_t)64 << 10)     /* a file of sysfs has at most a page; of procfs some pages */
+#define HW_CPUINFO_MAX ((size_t)8 << 20)   /* 1.5 KiB a thread */
+
+/* ---- nvml.c ---- */
+
+/* NVIDIA's management library, as its manual declares it. Handles are opaque; 0 is success. */
+struct nvml_memory {
+    unsigned long long total, free, used;
+};
+struct nvml_process {
+    unsigned pid;
+    unsigned long long used;
+    unsigned gpu_instance, compute_instance;
+};
+struct nvml {
+    void *lib;
+    int (*init)(void);
+    int (*shutdown)(void);
+    int (*by_pci)(const char *pci, void **ret);
+    int (*memory)(void *device, struct nvml_memory *ret);
+    int (*name)(void *device, char *ret, unsigned len);
+    int (*uuid)(void *device, char *ret, unsigned len);
+    int (*processes)(void *device, unsigned *n, struct nvml_process *ret);
+    int (*driver)(char *ret, unsigned len);
+};
+#define NVML_NOT_SUPPORTED 3
+/* False when the library is not there, is not what is expected, or finds no driver. */
+bool nvml_load(struct nvml *ret);
+void nvml_unload(struct nvml *n);
+/* What the library knows of d: memory always, the rest when whole. */
+void nvml_fill(const struct nvml *n, const struct hw_host *host, struct hw_device *d, bool whole);
+bool nvml_process(const struct nvml *n, const struct hw_device *d, pid_t pid, uint64_t *ret);
+
+struct hw_reader {
+    int root;          /* descriptor of the root folder */
+    bool has_nvml;
+    struct nvml nvml;
+};
+
+/* ---- text.c: small files ---- */
+
+/* Trimmed content of a file below the root, appended to out; false when it cannot be read. */
+bool text_read(const struct hw_reader *r, struct buf *out, const char *fmt, ...) BASE_PRINTF(3, 4);
+/* The same into a fixed text, printable, cut where it is too long. */
+bool text_line(const struct hw_reader *r, char *out, size_t size, const char *fmt, ...) BASE_PRINTF(4, 5);
+/* A decimal or 0x number. */
+bool text_u64(const struct hw_reader *r, uint64_t *ret, const char *fmt, ...) BASE_PRINTF(3, 4);
+/* The number after `key` at the start of a line of "key value" or "key: value kB" text (kB is not applied). */
+bool text_field(struct str text, const char *key, uint64_t *ret);
+/* "0000:03:00.0" */
+bool pci_address(struct str s);
+
+/* ---- pci.c, amdgpu.c, ids.c, host.c ---- */
+
+int pci_devices(const struct hw_reader *r, struct hw *ret, struct err *err) BASE_MUST_USE;
+void pci_link(const struct hw_reader *r, struct hw_device *d);
+/* Memory of one card; also says whether it is shared. */
+void amdgpu_memory(const struct hw_reader *r, const struct hw_host *host, struct hw_device *d);
+/* ROCm's numbers of all devices. */
+void amdgpu_kfd(const struct hw_reader *r, struct hw *h);
+bool amdgpu_process(const struct hw_reader *r, const struct hw_device *d, pid_t pid, uint64_t *ret);
+/* Names of devices that have none yet, from the machine's list of PCI ids. */
+void ids_names(const struct hw_reader *r, struct hw *h);
+int host_read(const struct hw_reader *r, struct hw_host *ret, struct err *err) BASE_MUST_USE;
+int host_memory(const struct hw_reader *r, struct hw_host *ret, struct err *err) BASE_MUST_USE;
