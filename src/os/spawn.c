@@ -75,11 +75,13 @@ static _Noreturn void fail(const struct plan *p, enum step step, size_t index)
     _exit(EXIT_NOT_STARTED);
 }
 
+/* By the kernel's call: libc refuses to touch the two signals that it keeps for itself, which a parent may have ignored all the same. An
+ * all-zero action is the default one on every architecture. */
 static void reset_signals(void)
 {
-    struct sigaction usual = {.sa_handler = SIG_DFL};
+    const unsigned char usual[64] = {0};
     for (int sig = 1; sig < _NSIG; sig++)
-        (void)sigaction(sig, &usual, NULL); /* refused for KILL, STOP and those of libc */
+        (void)syscall(SYS_rt_sigaction, sig, usual, NULL, (size_t)_NSIG / 8); /* refused for KILL and STOP */
 }
 
 /* Read-only all the way down: mounts below `from` come along, and the attribute is added, so nosuid, nodev and noexec stay. */
