@@ -45,59 +45,61 @@ static int copy_str(struct gguf_st *s, struct str from, struct str *ret, struct 
 
 /* ---- one tensor ------------------------------------------------------------------------------------------------ */
 
-static int read_shape(json_val v, struct gguf_st_tensor *t, const char *name, struct err *err)
+static int read_shape(json_val v, struct gguf_st_tensor *t, struct str key, struct err *err)
 {
     size_t n = json_count(v);
+    struct reader_quote q;
     if (!json_is_arr(v))
-        return err_set(err, -EBADMSG, "tensor '%s' in the header has no array 'shape'", name);
+        return err_set(err, -EBADMSG, "tensor '%s' in the header has no array 'shape'", reader_quote(key, &q));
     if (n > GGUF_ST_DIMS_MAX)
-        return err_set(err, -EBADMSG, "tensor '%s' in the header has %zu dimensions; at most %d are read", name, n, GGUF_ST_DIMS_MAX);
+        return err_set(err, -EBADMSG, "tensor '%s' in the header has %zu dimensions; at most %d are read", reader_quote(key, &q), n, GGUF_ST_DIMS_MAX);
     t->n_dims = (uint32_t)n;
     t->elements = 1;
     for (size_t i = 0; i < n; i++) {
         if (!json_u64(json_at(v, i), &t->dims[i]))
-            return err_set(err, -EBADMSG, "dimension %zu of tensor '%s' in the header is no whole number", i, name);
+            return err_set(err, -EBADMSG, "dimension %zu of tensor '%s' in the header is no whole number", i, reader_quote(key, &q));
         if (!size_mul(t->elements, t->dims[i], &t->elements) || t->elements > INT64_MAX)
-            return err_set(err, -EBADMSG, "dimension %zu of tensor '%s' in the header makes more elements than can be counted: the file is damaged", i, name);
+            return err_set(err, -EBADMSG, "dimension %zu of tensor '%s' in the header makes more elements than can be counted: the file is damaged", i, reader_quote(key, &q));
     }
     return 0;
 }
 
-static int read_range(const struct gguf_st *s, json_val v, struct gguf_st_tensor *t, const char *name, struct err *err)
+static int read_range(const struct gguf_st *s, json_val v, struct gguf_st_tensor *t, struct str key, struct err *err)
 {
     uint64_t begin, end, bits;
+    struct reader_quote q;
     if (json_count(v) != 2 || !json_is_arr(v) || !json_u64(json_at(v, 0), &begin) || !json_u64(json_at(v, 1), &end))
-        return err_set(err, -EBADMSG, "tensor '%s' in the header has no 'data_offsets' of two whole numbers", name);
+        return err_set(err, -EBADMSG, "tensor '%s' in the header has no 'data_offsets' of two whole numbers", reader_quote(key, &q));
     if (begin > end || end > INT64_MAX)
-        return err_set(err, -EBADMSG, "tensor '%s' in the header has the range %" PRIu64 " to %" PRIu64 ": the file is damaged", name, begin, end);
+        return err_set(err, -EBADMSG, "tensor '%s' in the header has the range %" PRIu64 " to %" PRIu64 ": the file is damaged", reader_quote(key, &q), begin, end);
     t->bytes = end - begin;
     if (!size_add(s->info.header_bytes, begin, &t->off))
-        return err_set(err, -EBADMSG, "tensor '%s' in the header begins beyond all files: the file is damaged", name);
+        return err_set(err, -EBADMSG, "tensor '%s' in the header begins beyond all files: the file is damaged", reader_quote(key, &q));
     if (!t->type)
         return 0;
     if (!size_mul(t->elements, t->type->bits, &bits) || bits % 8 || bits / 8 != t->bytes)
-        return err_set(err, -EBADMSG, "tensor '%s' in the header has %" PRIu64 " elements of %s but a range of %" PRIu64 " bytes: the file is damaged", name, t->elements, t->type->name, t->bytes);
+        return err_set(err, -EBADMSG, "tensor '%s' in the header has %" PRIu64 " elements of %s but a range of %" PRIu64 " bytes: the file is damaged", reader_quote(key, &q), t->elements, t->type->name, t->bytes);
     return 0;
 }
 
 /* Members that a tensor's object has once each, and no others. */
-static int read_members(json_val obj, const char *name, json_val ret[3], struct err *err)
+static int read_members(json_val obj, struct str key, json_val ret[3], struct err *err)
 {
     static const char *const members[] = {"dtype", "shape", "data_offsets"};
     size_t iter = 0;
-    struct str key;
+    struct str member;
     json_val v;
-    struct reader_quote q;
+    struct reader_quote q, qm;
     if (!json_is_obj(obj))
-        return err_set(err, -EBADMSG, "tensor '%s' in the header is no object", name);
-    while (json_next(obj, &iter, &key, &v)) {
+        return err_set(err, -EBADMSG, "tensor '%s' in the header is no object", reader_quote(key, &q));
+    while (json_next(obj, &iter, &member, &v)) {
         size_t i = 0;
-        while (i < BASE_COUNT(members) && !str_eq_c(key, members[i]))
+        while (i < BASE_COUNT(members) && !str_eq_c(member, members[i]))
             i++;
         if (i == BASE_COUNT(members))
-            return err_set(err, -EBADMSG, "tensor '%s' in the header has the unknown member '%s'", name, reader_quote(key, &q));
+            return err_set(err, -EBADMSG, "tensor '%s' in the header has the unknown member '%s'", reader_quote(key, &q), reader_quote(member, &qm));
         if (ret[i])
-            return err_set(err, -EBADMSG, "tensor '%s' in the header has '%s' twice", name, members[i]);
+            return err_set(err, -EBADMSG, "tensor '%s' in the header has '%s' twice", reader_quote(key, &q), members[i]);
         ret[i] = v;
     }
     return 0;
@@ -110,18 +112,17 @@ static int read_tensor(struct gguf_st *s, struct str key, json_val obj, struct g
     struct str dtype;
     if (key.len > GGUF_ST_NAME_MAX)
         return err_set(err, -EBADMSG, "a tensor in the header has a name of %zu bytes ('%s'); at most %d are read", key.len, reader_quote(key, &q), GGUF_ST_NAME_MAX);
-    const char *name = reader_quote(key, &q);
-    int r = read_members(obj, name, member, err);
+    int r = read_members(obj, key, member, err);
     if (r < 0)
         return r;
     if (!json_str(member[0], &dtype))
-        return err_set(err, -EBADMSG, "tensor '%s' in the header has no 'dtype'", name);
+        return err_set(err, -EBADMSG, "tensor '%s' in the header has no 'dtype'", reader_quote(key, &q));
     t->type = find_type(dtype);
     if (!t->type)
         s->info.n_unknown++;
-    r = read_shape(member[1], t, name, err);
+    r = read_shape(member[1], t, key, err);
     if (r == 0)
-        r = read_range(s, member[2], t, name, err);
+        r = read_range(s, member[2], t, key, err);
     if (r == 0)
         r = copy_str(s, key, &t->name, err);
     if (r == 0)
