@@ -22,7 +22,7 @@ static const char *const numbered[] = {"blk.", "enc.blk.", "dec.blk.", "posnet."
 static const char *const no_product[] = {
     "token_embd", "position_embd", "per_layer_token_embd", "token_types", "embed_tokens", "masked_embd_ordering", "markov_w1", "selector_predecessor", "selector_successor", "d2t", "_norm", "conv1d",
     "conv1d_q", "conv1d_k", "conv1d_v", "shortconv.conv", "conv_base", "ssm_a", "ssm_d", "ssm_dt", "attn_rel_b", "ffn_gate_tid2eid", "attn_rot_embd", "attn_sinks", "_ape", "lerp_fused", "lerp_x", "lerp_k",
-    "lerp_v", "lerp_w", "lerp_r", "lerp_g", "time_mix_first",
+    "lerp_v", "lerp_w", "lerp_r", "lerp_g", "time_mix_first", "rope_freqs", "rope_factors_long", "rope_factors_short",
 };
 
 static struct str stem_of(struct str name, bool *ret_weight)
