@@ -33,9 +33,20 @@ struct fit_group {
     struct fit_sums part[FIT_GROUPS];
 };
 
+/* Widths of one layer's activations, read from its tensors. */
+struct fit_layer {
+    uint32_t q, k, v, o;      /* columns of the projections; o is what the last one reads */
+    uint32_t qkv;             /* one product for all three; 0: separate ones */
+    uint32_t up, down;        /* dense feed-forward part; 0 none */
+    uint32_t expert, shared;  /* width of one routed expert, of the shared ones */
+    uint32_t wide;            /* widest projection of a state layer */
+    bool gated, ffn_norm;     /* without a norm of its own the feed-forward part works beside attention */
+};
+
 /* One model with its overrides, summed. */
 struct fit_placed {
     const struct model *m;
+    struct fit_layer *layers;
     struct fit_group *slots; /* m->n_layer layers, then the output slot; a nextn layer holds what is loaded with it alone */
     struct fit_sums input;   /* always on the CPU */
     struct fit_sums fixed[FIT_DEVICES_MAX + 1], fixed_nextn[FIT_DEVICES_MAX + 1]; /* overridden: by device, the host at n_devices */
@@ -89,6 +100,37 @@ struct fit_run {
     bool mmap, repack;
     unsigned spec;   /* kinds that the engine really runs */
 };
+
+/* ---- heap.c, graph.c: the engine's allocator and what it is asked for ---- */
+
+#define FIT_HOLES 64
+struct fit_block {
+    uint64_t off, size;
+};
+struct fit_heap {
+    struct fit_block holes[FIT_HOLES]; /* in order of address; the last is the end */
+    size_t n;
+    uint64_t peak;
+};
+void fit_heap_init(struct fit_heap *h);
+struct fit_block fit_heap_take(struct fit_heap *h, uint64_t bytes);
+void fit_heap_give(struct fit_heap *h, struct fit_block b);
+
+/* One device's part of a graph. */
+struct fit_graph {
+    const struct model *m;
+    const struct fit_layer *layers;
+    uint32_t n_layer;
+    uint32_t from, to;  /* layers here */
+    bool output;        /* the output is here */
+    uint32_t ub, outputs, np, copies;
+    uint64_t cells, swa_cells, v_max;
+    bool flash, rope, no_cache;
+};
+int fit_layers_new(const struct model *m, struct arena *a, struct fit_layer **ret) BASE_MUST_USE;
+void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const struct fit_shape *s);
+uint64_t fit_graph_device(const struct fit_graph *g);
+uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers);
 
 static inline uint64_t fit_add(uint64_t a, uint64_t b)
 {

@@ -209,6 +209,8 @@ int fit_placed_new(const struct fit_prepared *p, const struct model *m, const st
     const struct model_tensor *tied = model_tied_tensor(m);
     pm->has_tied = tied != NULL;
 
+    if (fit_layers_new(m, a, &pm->layers) < 0)
+        return err_nomem(err);
     struct matcher x = {.p = p, .pm = pm};
     int r = matcher_init(&x, err);
     for (size_t i = 0; r == 0 && i < m->n_tensors; i++)

@@ -65,7 +65,7 @@ struct solve_used {
 
 /* Judgement over all services. */
 struct solve_verdict {
-    bool fits, devices_fit;
+    bool fits, devices_fit, host_fits;
     int64_t least; /* left over a device's floor; without devices the host's */
     uint64_t gap;
     int64_t over[FIT_DEVICES_MAX]; /* left over each device's floor */
@@ -91,6 +91,8 @@ struct solve_point {
     struct solve_point *next;
     int64_t least;
     struct solve_part *parts; /* one for each service */
+    double keys[4];           /* in the order of what is wanted; more is better */
+    size_t order;             /* of finding */
 };
 
 struct solve {
@@ -107,7 +109,7 @@ struct solve {
     struct solve_line *lines[FIT_SERVICES_MAX]; /* of the combinations at hand */
     struct solve_line *idle; /* to be used again */
     struct solve_point *front;
-    size_t n_front;
+    size_t n_front, n_found;
     struct fit_result result, other; /* of the last prediction, and of a known-bad shape; too large for the stack */
     struct fit_shape work;
     int failed;           /* first error; everything then says no */
@@ -127,6 +129,9 @@ void solve_left(const struct solve *x, const uint64_t *used, int64_t *ret_left);
 uint32_t solve_share_sum(const struct solve_service *s, uint32_t spill);
 bool solve_better(const struct solve_verdict *a, const struct solve_verdict *b); /* leaves more, then has the smaller gap */
 uint64_t solve_rate(const struct solve *x, size_t device);
+/* The projector's devices to look at: from first on and before end; -1: it is not placed here. */
+int solve_projector_first(const struct solve_service *s, const struct solve_way *w);
+int solve_projector_end(const struct solve *x, const struct solve_service *s, const struct solve_way *w);
 /* The best places for all services (x->n ways): true when everything fits. strict false: looks at devices' floors alone, so that what is true of a way is true of each that takes less. */
 bool solve_place(struct solve *x, const struct solve_way *ways, bool strict, struct solve_spot *ret, struct solve_verdict *ret_verdict);
 /* Moves layers to faster devices, one service after the other, as long as everything fits. False: nothing to gain. */

@@ -143,7 +143,8 @@ struct solve_verdict solve_judge(const struct solve *x, const uint64_t *used)
     v.least = x->n_devices > 0 ? v.least : host;
     v.gap = x->n_devices > 1 ? (uint64_t)high - (uint64_t)low : 0;
     v.devices_fit = v.least >= 0;
-    v.fits = v.devices_fit && host >= 0 && (x->slack == 0 || v.gap <= x->slack);
+    v.host_fits = host >= 0;
+    v.fits = v.devices_fit && v.host_fits && (x->slack == 0 || v.gap <= x->slack);
     return v;
 }
 
@@ -195,9 +196,14 @@ static struct solve_line *line_new(struct solve *x, uint32_t n)
 static struct solve_line *line_of(struct solve *x, size_t service, const struct solve_way *w, int projector)
 {
     const struct solve_service *s = &x->services[service];
-    for (struct solve_line *l = x->lines[service]; l; l = l->next)
-        if (l->projector == projector && same_way(&l->way, w))
-            return l;
+    for (struct solve_line **at = &x->lines[service]; *at; at = &(*at)->next) {
+        struct solve_line *l = *at;
+        if (l->projector != projector || !same_way(&l->way, w))
+            continue;
+        *at = l->next; /* to the front: it will be asked for again */
+        l->next = x->lines[service];
+        return x->lines[service] = l;
+    }
     uint32_t n = s->free_split && x->n_devices == 2 ? solve_share_sum(s, w->spill) + 1 : 1;
     struct solve_line *l = line_new(x, n);
     if (!l)
@@ -287,12 +293,12 @@ static bool walk(struct solve *x, size_t service, struct solve_line *l, const ui
 
 /* ---- one service, others fixed ------------------------------------------------------------------------------------------------ */
 
-static int first_projector(const struct solve *x, const struct solve_service *s, const struct solve_way *w)
+int solve_projector_first(const struct solve_service *s, const struct solve_way *w)
 {
-    (void)x;
     return s->free_projector && !w->projector ? 0 : -1;
 }
-static int end_projector(const struct solve *x, const struct solve_service *s, const struct solve_way *w)
+
+int solve_projector_end(const struct solve *x, const struct solve_service *s, const struct solve_way *w)
 {
     return s->free_projector && !w->projector ? (int)x->n_devices : 0;
 }
@@ -311,7 +317,7 @@ static bool place_one(struct solve *x, size_t service, const struct solve_way *w
         return true;
     }
     bool found = false;
-    for (int p = first_projector(x, s, w); x->failed == 0 && p < end_projector(x, s, w); p++) {
+    for (int p = solve_projector_first(s, w); x->failed == 0 && p < solve_projector_end(x, s, w); p++) {
         struct solve_line *l = line_of(x, service, w, p);
         struct solve_verdict v;
         uint32_t a;
@@ -344,7 +350,7 @@ static bool place_pair(struct solve *x, const struct solve_way *ways, size_t i, 
 {
     const struct solve_service *s = &x->services[i];
     bool found = false;
-    for (int p = first_projector(x, s, &ways[i]); p < end_projector(x, s, &ways[i]); p++) {
+    for (int p = solve_projector_first(s, &ways[i]); p < solve_projector_end(x, s, &ways[i]); p++) {
         struct solve_line *l = line_of(x, i, &ways[i], p);
         for (uint32_t a = 0; l && x->failed == 0 && a < l->n; a++) {
             const struct solve_used *u = point_of(x, i, l, a);
@@ -466,7 +472,7 @@ static bool hasten_one(struct solve *x, size_t service, const struct solve_way *
         return solve_many_hasten(x, service, w, others, spot, verdict);
     double best = solve_speed_of(x, service, w, spot);
     bool found = false;
-    for (int p = first_projector(x, s, w); x->failed == 0 && p < end_projector(x, s, w); p++) {
+    for (int p = solve_projector_first(s, w); x->failed == 0 && p < solve_projector_end(x, s, w); p++) {
         struct solve_line *l = line_of(x, service, w, p);
         struct solve_verdict v;
         uint32_t a;
