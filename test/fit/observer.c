@@ -2,14 +2,14 @@
  *
  * observer: preloaded into llama-server or llama-fit-params, it tells in exact bytes what the engine allocates and what it means to allocate (law 8.5), one JSON object a line:
  *
- *   {"alloc":BYTES,"buffer":NAME,"kind":"output"|"reserve"|"other"}  a buffer was really allocated
+ *   {"alloc":BYTES,"buffer":NAME,"kind":"output"|"reserve"|"other","context":ID}  a buffer was really allocated (ID: for its context, if that is known)
  *   {"enter":CLASS}                                                  a cache that is made of others is asked for its bytes; its parts follow
  *   {"part":CLASS,"buffers":{NAME:BYTES,...}}                        one cache's own buffers
- *   {"breakdown":[{"buffer":NAME,"model":N,"context":N,"compute":N},...],"context":ID}   all of a context; the parts before it are its caches, in order
+ *   {"breakdown":[{"buffer":NAME,"model":N,"context":N,"compute":N},...],"context":ID,"of":MODEL}   all of a context; the parts before it are its caches, in order
  *   {"fitted":RC}                                                    the engine's own fit is over
  *
- * BERTH_OBSERVE names the file that lines are appended to, or a descriptor by its number. BERTH_OBSERVE_STOP=1 ends the process when the fit is over, before weights are read. A context is asked once more
- * before it is freed, so that a server that served tells what it really had. Functions are wrapped by name; those that return a C++ map return it through a pointer that x86-64 passes as first argument,
+ * BERTH_OBSERVE names the file that lines are appended to, or a descriptor by its number. BERTH_OBSERVE_STOP=1 ends the process when the fit is over, before weights are read. With BERTH_OBSERVE_LAST=1 a
+ * context is asked once more before it is freed, so that a server that served tells what it really had. Functions are wrapped by name; those that return a C++ map return it through a pointer that x86-64 passes as first argument,
  * and the map is walked as libstdc++ lays it out.
  */
 #include <dlfcn.h>
@@ -89,6 +89,7 @@ static const char *name_of(const void *buft)
 /* ---- allocations --------------------------------------------------------------------------------------------------- */
 
 static __thread const char *kind = "other";
+static __thread const void *owner;
 
 void *ggml_backend_buft_alloc_buffer(void *buft, size_t size);
 void *ggml_backend_buft_alloc_buffer(void *buft, size_t size)
@@ -99,7 +100,7 @@ void *ggml_backend_buft_alloc_buffer(void *buft, size_t size)
     void *b = f(buft, size);
     if (b != NULL && size > 0) {
         struct line l = {.len = 0};
-        put(&l, "{\"alloc\":%zu,\"buffer\":\"%s\",\"kind\":\"%s\"}", size, name_of(buft), kind);
+        put(&l, "{\"alloc\":%zu,\"buffer\":\"%s\",\"kind\":\"%s\",\"context\":\"%p\"}", size, name_of(buft), kind, owner);
         say(&l);
     }
     return b;
@@ -114,8 +115,10 @@ int64_t _ZN13llama_context14output_reserveEi(void *self, int n)
         *(void **)&f = next("_ZN13llama_context14output_reserveEi");
     const char *outer = kind;
     kind = "output";
+    owner = self;
     const int64_t r = f(self, n);
     kind = outer;
+    owner = NULL;
     return r;
 }
 
@@ -128,8 +131,10 @@ void _ZN13llama_context13sched_reserveEv(void *self)
         *(void **)&f = next("_ZN13llama_context13sched_reserveEv");
     const char *outer = kind;
     kind = "reserve";
+    owner = self;
     f(self);
     kind = outer;
+    owner = NULL;
 }
 
 /* ---- breakdowns ---------------------------------------------------------------------------------------------------- */
@@ -208,6 +213,14 @@ WRAP(ask_whole, "hybrid", _ZNK19llama_memory_hybrid16memory_breakdownEv)
 WRAP(ask_whole, "hybrid-idx", _ZNK23llama_memory_hybrid_idx16memory_breakdownEv)
 WRAP(ask_whole, "hybrid-iswa", _ZNK24llama_memory_hybrid_iswa16memory_breakdownEv)
 
+static const void *model_of(const void *ctx)
+{
+    static const void *(*f)(const void *);
+    if (f == NULL)
+        *(void **)&f = next("llama_get_model");
+    return f(ctx);
+}
+
 /* llama_get_memory_breakdown(const llama_context *) */
 void *_Z26llama_get_memory_breakdownPK13llama_context(void *ret, const void *ctx);
 void *_Z26llama_get_memory_breakdownPK13llama_context(void *ret, const void *ctx)
@@ -221,7 +234,7 @@ void *_Z26llama_get_memory_breakdownPK13llama_context(void *ret, const void *ctx
     put(&l, "{\"breakdown\":[");
     for (struct node *n = end->left; n != end; n = after(n))
         put(&l, "%s{\"buffer\":\"%s\",\"model\":%zu,\"context\":%zu,\"compute\":%zu}", n == end->left ? "" : ",", name_of(n->key), n->value[0], n->value[1], n->value[2]);
-    put(&l, "],\"context\":\"%p\"}", ctx);
+    put(&l, "],\"context\":\"%p\",\"of\":\"%p\"}", ctx, model_of(ctx));
     say(&l);
     return ret;
 }
