@@ -82,6 +82,36 @@ enum engine_line engine_line_parse(const struct engine_kind *k, struct str line,
  * difference. A line that is not there (another build, a cut log) is no difference. */
 int engine_log_check(const struct fleet_service *s, struct str log, struct err *err) BASE_MUST_USE;
 
+/* What a start's log tells of memory (llama.cpp from -lv 4 on). A walk takes the lines of one process in order and keeps what they mean together: the engine measures before it loads, and what it says while measuring is
+ * of buffers that are not there; after the target comes the drafter; the indexer's cache calls itself KV. */
+enum engine_buffer_kind { ENGINE_BUFFER_WEIGHTS, ENGINE_BUFFER_KV, ENGINE_BUFFER_INDEXER, ENGINE_BUFFER_STATE, ENGINE_BUFFER_COMPUTE, ENGINE_BUFFER_OUTPUT, ENGINE_BUFFER_MOE_CACHE, ENGINE_BUFFER_PROJECTOR_COMPUTE };
+struct engine_buffer {
+    struct str name;      /* of the buffer type, a view into the line: "CUDA0", "RPC0[127.0.0.1:50052]", "CPU_Mapped" */
+    enum engine_buffer_kind kind;
+    uint64_t bytes, tolerance_bytes; /* the log rounds */
+    unsigned context;     /* 0: the target's, from 1 on: drafters' */
+    bool measuring;
+};
+/* What one context says of itself; 0: not said. */
+struct engine_context {
+    uint32_t n_ctx, n_ctx_seq, n_batch, n_ubatch, n_seq_max, n_outputs_max;
+};
+/* Begin with all zero. A line that begins another start sets starts up and forgets what came before. */
+struct engine_memory {
+    unsigned starts;      /* seen so far; buffers of an earlier one are gone */
+    bool measuring;       /* inside the engine's own measuring passes */
+    unsigned passes;      /* measuring passes begun in this start: the first is of what was asked */
+    bool measured;        /* the first pass is complete, the drafter included */
+    bool draft_unmeasured; /* the engine could not measure its drafter alone */
+    bool failed;          /* the measuring failed: what was asked cannot be loaded */
+    unsigned contexts, models; /* begun in this pass or load */
+    bool indexer;         /* the next KV buffers are an indexer's */
+    bool pipeline;        /* the target's context copies its inputs: four copies of what crosses devices */
+    struct engine_context target;
+};
+/* Feeds one line of engine kind k: true and *ret when it tells of a buffer. */
+bool engine_memory_line(struct engine_memory *m, const struct engine_kind *k, struct str line, struct engine_buffer *ret);
+
 /* Why an engine ended, read from its last lines. ENGINE_WORDS_UNKNOWN is a legal answer; nothing is guessed. */
 enum engine_words {
     ENGINE_WORDS_UNKNOWN,
