@@ -68,7 +68,7 @@ static uint64_t played(const struct fit_run *x, const struct fit_context *c, siz
         while (own < g.n_layer && c->device[own] == d)
             own++;
         g.to = g.n_layer;
-        g.output = c->device[g.n_layer] == d;
+        g.output = c->device[c->pm->m->n_layer] == d;
         return fit_graph_host(&g, own);
     }
     span(c, d, &g);

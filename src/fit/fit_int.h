@@ -39,8 +39,11 @@ struct fit_layer {
     uint32_t qkv;             /* one product for all three; 0: separate ones */
     uint32_t up, down;        /* dense feed-forward part; 0 none */
     uint32_t expert, shared;  /* width of one routed expert, of the shared ones */
-    uint32_t wide;            /* widest projection of a state layer */
+    uint32_t q_a, kv_a, lora; /* MLA: q's low rank (0 none), K's latent with and without its rope part */
+    uint32_t in, conv, x;     /* state layers: first projection, channels of the convolution, mamba's second projection */
+    uint32_t inner;           /* what a state layer's output projection reads */
     bool gated, ffn_norm;     /* without a norm of its own the feed-forward part works beside attention */
+    enum fit_mixer { FIT_MIX_OTHER, FIT_MIX_DELTA, FIT_MIX_MAMBA, FIT_MIX_MAMBA2, FIT_MIX_SHORT } mixer;
 };
 
 /* One model with its overrides, summed. */
@@ -127,6 +130,18 @@ struct fit_graph {
     uint64_t cells, swa_cells, v_max;
     bool flash, rope, no_cache;
 };
+struct fit_play {
+    const struct fit_graph *g;
+    const struct model *m;
+    struct fit_heap h;
+    uint64_t f, fo;             /* bytes of one f32 column for the ubatch, for its outputs */
+    struct fit_block idx[2][3]; /* of the dense and the windowed cache: places of K and V, mask */
+    uint32_t last_use[2];       /* last layer here that reads them */
+    bool keep;                  /* inputs stay */
+};
+void fit_play_inputs_done(struct fit_play *p, uint32_t il); /* gives back what no later layer reads */
+/* A layer on the residual stream x, which becomes what it hands on. */
+void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool give_x);
 int fit_layers_new(const struct model *m, struct arena *a, struct fit_layer **ret) BASE_MUST_USE;
 void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const struct fit_shape *s);
 uint64_t fit_graph_device(const struct fit_graph *g);

@@ -15,7 +15,8 @@
 
 /* ---- one service --------------------------------------------------------------------------------------------------------------- */
 
-static size_t sorted(const uint32_t *from, size_t n, uint32_t declared, uint32_t *ret)
+/* In rising order, each once; 0 means `zero`. */
+static size_t sorted(const uint32_t *from, size_t n, uint32_t declared, uint32_t zero, uint32_t *ret)
 {
     size_t k = 0;
     if (n == 0) {
@@ -23,13 +24,14 @@ static size_t sorted(const uint32_t *from, size_t n, uint32_t declared, uint32_t
         return 1;
     }
     for (size_t i = 0; i < n; i++) {
+        uint32_t v = from[i] ? from[i] : zero;
         size_t at = 0;
-        while (at < k && ret[at] < from[i])
+        while (at < k && ret[at] < v)
             at++;
-        if (at < k && ret[at] == from[i])
+        if (at < k && ret[at] == v)
             continue;
         memmove(&ret[at + 1], &ret[at], (k - at) * sizeof(*ret));
-        ret[at] = from[i];
+        ret[at] = v;
         k++;
     }
     return k;
@@ -66,8 +68,8 @@ static void take_space(struct solve_service *s)
 {
     const struct fit_space *f = s->space;
     const struct model *m = s->in.target;
-    s->n_contexts = sorted(f->contexts, f->n_contexts, s->shape.context, s->contexts);
-    s->n_slots = sorted(f->slots, f->n_slots, s->shape.slots, s->slots);
+    s->n_contexts = sorted(f->contexts, f->n_contexts, s->shape.context, m->context_trained, s->contexts);
+    s->n_slots = sorted(f->slots, f->n_slots, s->shape.slots, s->shape.slots, s->slots);
     s->n_ubatches = f->n_ubatches ? f->n_ubatches : 1;
     s->n_kv = f->n_kv ? f->n_kv : 1;
     for (size_t i = 0; i < s->n_ubatches; i++)
@@ -205,7 +207,7 @@ static void take(struct search *q, struct solve_spot *spots, struct solve_verdic
 static bool devices_fit(struct search *q, struct solve_verdict *v)
 {
     struct solve_spot spots[FIT_SERVICES_MAX];
-    return solve_place(q->x, q->ways, false, spots, v) && v->devices_fit;
+    return solve_place(q->x, q->ways, SOLVE_ROOMY, spots, v) && v->devices_fit;
 }
 
 /* The least value of service s's spill from low on with which the devices hold everything; high + 1: none. */
@@ -227,25 +229,30 @@ static uint32_t least_spill(struct search *q, size_t s, uint32_t low, uint32_t h
     return low;
 }
 
-/* With one service: the least that fits, at least `from` and less than what lesser concessions took. */
-static bool fit_one(struct search *q, uint32_t from, struct solve_spot *spots, struct solve_verdict *v)
+/* With one service: the least that fits, and less than what lesser concessions took. *needs: what is known to be needed; then what bytes demand. */
+static bool fit_one(struct search *q, uint32_t *needs, struct solve_spot *spots, struct solve_verdict *v)
 {
     struct solve_way *w = &q->ways[0];
-    uint32_t high = q->x->services[0].n_spill;
+    struct solve_spot at[FIT_SERVICES_MAX];
+    uint32_t high = q->x->services[0].n_spill, low = *needs > 0 ? *needs : 1;
     w->spill = 0;
-    if (from == 0 && solve_place(q->x, q->ways, true, spots, v))
+    if (*needs == 0 && solve_place(q->x, q->ways, SOLVE_BEST, spots, v))
         return true;
     for (size_t i = 0; i < q->n_taken; i++) {
         w->spill = q->taken[i].spill;
         if (no_more(&q->taken[i], w, 1) && q->taken[i].spill <= high)
-            high = q->taken[i].spill - 1; /* with none at all this was not asked */
+            high = q->taken[i].spill - 1; /* had it been none, this would not be asked */
     }
-    for (uint32_t k = least_spill(q, 0, from > 0 ? from : 1, high); k <= high; k++) {
-        struct solve_spot at[FIT_SERVICES_MAX];
+    w->spill = 0;
+    bool bytes = *needs > 0 || !devices_fit(q, v);
+    low = least_spill(q, 0, low, high);
+    for (uint32_t k = low; k <= high; k++) {
         w->spill = k;
-        if (solve_place(q->x, q->ways, true, spots, v))
+        if (solve_place(q->x, q->ways, SOLVE_BEST, spots, v)) {
+            *needs = bytes ? low : 0;
             return true;
-        if (!solve_place(q->x, q->ways, false, at, v) || !v->host_fits)
+        }
+        if (!solve_place(q->x, q->ways, SOLVE_ROOMY, at, v) || !v->host_fits)
             return false; /* and it would only get more */
     }
     return false;
@@ -258,7 +265,7 @@ static bool fit_all(struct search *q, struct solve_spot *spots, struct solve_ver
     uint32_t any = 0;
     for (size_t s = 0; s < x->n; s++)
         q->ways[s].spill = 0;
-    if (solve_place(x, q->ways, true, spots, v))
+    if (solve_place(x, q->ways, SOLVE_BEST, spots, v))
         return true;
     for (size_t s = 0; s < x->n; s++) {
         q->ways[s].spill = x->services[s].n_spill;
@@ -272,10 +279,19 @@ static bool fit_all(struct search *q, struct solve_spot *spots, struct solve_ver
             return false;
         q->ways[s].spill = k;
     }
-    return solve_place(x, q->ways, true, spots, v);
+    return solve_place(x, q->ways, SOLVE_BEST, spots, v);
 }
 
 /* ---- walking ------------------------------------------------------------------------------------------------------------------------ */
+
+/* Bytes alone forbid it, whatever is moved to the CPU; more context will not help. */
+static bool out_of_bytes(struct search *q)
+{
+    struct solve_verdict v;
+    uint32_t most = q->x->services[0].n_spill;
+    q->ways[0].spill = most;
+    return !devices_fit(q, &v) || (most == 0 && !v.host_fits);
+}
 
 static void try_one(struct search *q, size_t concession)
 {
@@ -285,11 +301,11 @@ static void try_one(struct search *q, size_t concession)
     q->ways[0].spill = 0;
     if (from == UINT32_MAX || is_more_than_needed(q))
         return;
-    bool bounded = q->n_taken > 0, fits = fit_one(q, from, spots, &v);
-    if (fits) {
-        q->spill_from[concession] = q->ways[0].spill;
+    uint32_t needs = from;
+    if (fit_one(q, &needs, spots, &v)) {
         take(q, spots, &v);
-    } else if (!bounded) {
+        q->spill_from[concession] = needs;
+    } else if (out_of_bytes(q)) {
         q->spill_from[concession] = UINT32_MAX;
     }
     solve_forget(q->x);
@@ -382,7 +398,7 @@ static uint32_t largest_above(struct search *q, uint32_t reached, uint32_t most,
     }
     for (uint32_t k = low; k > reached && low - k < LARGEST_RETRIES; k--) {
         q->ways[0].context = k * unit;
-        bool fits = solve_place(q->x, q->ways, true, spots, &v);
+        bool fits = solve_place(q->x, q->ways, SOLVE_BEST, spots, &v);
         if (fits)
             take(q, spots, &v);
         solve_forget(q->x);

@@ -17,6 +17,19 @@ static bool as_good(const struct solve *x, const struct solve_point *a, const st
     return a->least >= b->least;
 }
 
+/* Speeds are estimates: for a rank they are alike when two digits are. */
+static double two_digits(double v)
+{
+    double scale = 1;
+    if (!(v > 0))
+        return 0;
+    for (; v * scale < 10; scale *= 10)
+        ;
+    for (; v * scale >= 100; scale /= 10)
+        ;
+    return (double)(uint64_t)(v * scale + 0.5) / scale;
+}
+
 /* Several services: products, so that twice as much for one of them counts the same for each. */
 static void rank(const struct solve *x, struct solve_point *p)
 {
@@ -24,7 +37,7 @@ static void rank(const struct solve *x, struct solve_point *p)
     for (size_t s = 0; s < x->n; s++) {
         context *= p->parts[s].slot_context;
         slots *= p->parts[s].slots;
-        speed *= p->parts[s].speed;
+        speed *= two_digits(p->parts[s].speed);
         drafters += p->parts[s].way.drafter ? 0 : 1;
     }
     const double keys[][3] = {[FIT_WANT_CONTEXT] = {context, slots, speed}, [FIT_WANT_SLOTS] = {slots, context, speed}, [FIT_WANT_SPEED] = {speed, context, slots}};

@@ -108,6 +108,7 @@ struct solve {
     struct arena *scratch;
     struct solve_line *lines[FIT_SERVICES_MAX]; /* of the combinations at hand */
     struct solve_line *idle; /* to be used again */
+    double near[FIT_SERVICES_MAX]; /* where each service's best place on the last line was, as a part of its length: the next will not be far */
     struct solve_point *front;
     size_t n_front, n_found;
     struct fit_result result, other; /* of the last prediction, and of a known-bad shape; too large for the stack */
@@ -132,14 +133,20 @@ uint64_t solve_rate(const struct solve *x, size_t device);
 /* The projector's devices to look at: from first on and before end; -1: it is not placed here. */
 int solve_projector_first(const struct solve_service *s, const struct solve_way *w);
 int solve_projector_end(const struct solve *x, const struct solve_service *s, const struct solve_way *w);
-/* The best places for all services (x->n ways): true when everything fits. strict false: looks at devices' floors alone, so that what is true of a way is true of each that takes less. */
-bool solve_place(struct solve *x, const struct solve_way *ways, bool strict, struct solve_spot *ret, struct solve_verdict *ret_verdict);
+/* Which places are asked for. */
+enum solve_mode {
+    SOLVE_BEST,  /* what leaves most of those where everything fits and nothing is refused */
+    SOLVE_MOST,  /* what leaves most, allowed or not: what it says of bytes is then true of every way that takes less */
+    SOLVE_ROOMY, /* as SOLVE_MOST, but any place will do where the devices have room */
+};
+/* Places for all services (x->n ways); false: there are none. */
+bool solve_place(struct solve *x, const struct solve_way *ways, enum solve_mode mode, struct solve_spot *ret, struct solve_verdict *ret_verdict);
 /* Moves layers to faster devices, one service after the other, as long as everything fits. False: nothing to gain. */
 bool solve_hasten(struct solve *x, const struct solve_way *ways, struct solve_spot *spots, struct solve_verdict *ret_verdict);
 void solve_forget(struct solve *x); /* the lines of the last combination */
 
 /* solve_many.c: three devices and more */
-bool solve_many(struct solve *x, size_t service, const struct solve_way *w, const uint64_t *others, bool strict, struct solve_spot *ret, struct solve_verdict *ret_verdict);
+bool solve_many(struct solve *x, size_t service, const struct solve_way *w, const uint64_t *others, enum solve_mode mode, struct solve_spot *ret, struct solve_verdict *ret_verdict);
 bool solve_many_hasten(struct solve *x, size_t service, const struct solve_way *w, const uint64_t *others, struct solve_spot *spot, struct solve_verdict *ret_verdict);
 
 /* solve_front.c */

@@ -124,7 +124,7 @@ static bool repair(const struct cut *c, struct solve_spot *at, struct solve_verd
     return found;
 }
 
-bool solve_many(struct solve *x, size_t service, const struct solve_way *w, const uint64_t *others, bool strict, struct solve_spot *ret, struct solve_verdict *ret_verdict)
+bool solve_many(struct solve *x, size_t service, const struct solve_way *w, const uint64_t *others, enum solve_mode mode, struct solve_spot *ret, struct solve_verdict *ret_verdict)
 {
     const struct solve_service *s = &x->services[service];
     const struct cut c = {x, service, w, others};
@@ -136,7 +136,7 @@ bool solve_many(struct solve *x, size_t service, const struct solve_way *w, cons
         if (found && !solve_better(&v, ret_verdict))
             continue;
         v = verdict_of(&c, &at, &refused);
-        if (strict && (!v.fits || refused) && (!v.devices_fit || !repair(&c, &at, &v)))
+        if (mode == SOLVE_BEST && (!v.fits || refused) && (!v.devices_fit || !repair(&c, &at, &v)))
             continue;
         *ret = at;
         *ret_verdict = v;

@@ -241,51 +241,85 @@ static struct solve_verdict verdict_on(struct solve *x, size_t service, struct s
     return solve_judge(x, used);
 }
 
+static bool balanced_at(struct solve *x, size_t service, struct solve_line *l, uint32_t a, const uint64_t *others)
+{
+    bool refused;
+    struct solve_verdict v = verdict_on(x, service, l, a, others, &refused);
+    return v.over[0] <= v.over[1];
+}
+
 /* The smallest share of the first device with which no more is left on it than on the second. */
 static uint32_t crossing(struct solve *x, size_t service, struct solve_line *l, const uint64_t *others)
 {
-    uint32_t low = 0, high = l->n - 1;
-    bool refused;
+    uint32_t low = 0, high = l->n - 1, step = 1; /* the answer is in [low, high]; at the end it is taken for granted */
+    uint32_t at = (uint32_t)(x->near[service] * high);
     while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        struct solve_verdict v = verdict_on(x, service, l, mid, others, &refused);
-        if (v.over[0] <= v.over[1])
-            high = mid;
-        else
-            low = mid + 1;
+        if (at < low || at >= high)
+            at = low + (high - low) / 2;
+        if (balanced_at(x, service, l, at, others)) {
+            high = at;
+            at = at >= step ? at - step : 0;
+        } else {
+            low = at + 1;
+            at = at + step;
+        }
+        step *= 2;
     }
+    x->near[service] = l->n > 1 ? (double)low / (l->n - 1) : 0;
     return low;
 }
 
 /* The places of a line in order of what they leave; the first that will do. Only what leaves more than `than` is of interest. */
-static bool walk(struct solve *x, size_t service, struct solve_line *l, const uint64_t *others, bool strict, const struct solve_verdict *than, uint32_t *ret, struct solve_verdict *ret_verdict)
+/* The place where the last answer was, when the devices have room there. */
+static bool roomy(struct solve *x, size_t service, struct solve_line *l, const uint64_t *others, uint32_t *ret, struct solve_verdict *ret_verdict)
 {
-    uint32_t right = l->n > 1 ? crossing(x, service, l, others) : 0, left = right; /* next ones: left - 1 and right */
-    bool refused_right = false, refused_left = false;
-    struct solve_verdict at_right = {0}, at_left = {0};
-    bool have_right = false, have_left = false;
-    while (x->failed == 0 && (left > 0 || right < l->n)) {
-        if (!have_right && right < l->n)
-            at_right = verdict_on(x, service, l, right, others, &refused_right);
-        if (!have_left && left > 0)
-            at_left = verdict_on(x, service, l, left - 1, others, &refused_left);
-        have_right = right < l->n;
-        have_left = left > 0;
-        bool take_left = have_left && (!have_right || solve_better(&at_left, &at_right));
-        struct solve_verdict *v = take_left ? &at_left : &at_right;
-        if ((strict && !v->devices_fit) || (than && !solve_better(v, than)))
+    bool refused;
+    *ret = (uint32_t)(x->near[service] * (l->n - 1) + 0.5);
+    *ret_verdict = verdict_on(x, service, l, *ret, others, &refused);
+    return ret_verdict->devices_fit;
+}
+
+/* What lies left and right of those places of a line that were looked at. */
+struct ends {
+    uint32_t left, right; /* next ones: left - 1 and right */
+    bool have_left, have_right, left_refused, right_refused;
+    struct solve_verdict at_left, at_right;
+};
+
+/* Looks at both; true: the left one is the better. */
+static bool look(struct solve *x, size_t service, struct solve_line *l, const uint64_t *others, struct ends *e)
+{
+    if (!e->have_right && e->right < l->n)
+        e->at_right = verdict_on(x, service, l, e->right, others, &e->right_refused);
+    if (!e->have_left && e->left > 0)
+        e->at_left = verdict_on(x, service, l, e->left - 1, others, &e->left_refused);
+    e->have_right = e->right < l->n;
+    e->have_left = e->left > 0;
+    return e->have_left && (!e->have_right || solve_better(&e->at_left, &e->at_right));
+}
+
+static bool walk(struct solve *x, size_t service, struct solve_line *l, const uint64_t *others, enum solve_mode mode, const struct solve_verdict *than, uint32_t *ret, struct solve_verdict *ret_verdict)
+{
+    if (mode == SOLVE_ROOMY && !than && roomy(x, service, l, others, ret, ret_verdict))
+        return true;
+    uint32_t middle = l->n > 1 ? crossing(x, service, l, others) : 0;
+    struct ends e = {.left = middle, .right = middle};
+    while (x->failed == 0 && (e.left > 0 || e.right < l->n)) {
+        bool left = look(x, service, l, others, &e);
+        const struct solve_verdict *v = left ? &e.at_left : &e.at_right;
+        if ((mode == SOLVE_BEST && !v->devices_fit) || (than && !solve_better(v, than)))
             return false;
-        if (!strict || (v->fits && !(take_left ? refused_left : refused_right))) {
-            *ret = take_left ? left - 1 : right;
+        if (mode != SOLVE_BEST || (v->fits && !(left ? e.left_refused : e.right_refused))) {
+            *ret = left ? e.left - 1 : e.right;
             *ret_verdict = *v;
             return true;
         }
-        if (take_left) {
-            left--;
-            have_left = false;
+        if (left) {
+            e.left--;
+            e.have_left = false;
         } else {
-            right++;
-            have_right = false;
+            e.right++;
+            e.have_right = false;
         }
     }
     return false;
@@ -304,13 +338,13 @@ int solve_projector_end(const struct solve *x, const struct solve_service *s, co
 }
 
 /* than: as walk; NULL: anything. */
-static bool place_one(struct solve *x, size_t service, const struct solve_way *w, const uint64_t *others, bool strict, const struct solve_verdict *than, struct solve_spot *ret, struct solve_verdict *ret_verdict)
+static bool place_one(struct solve *x, size_t service, const struct solve_way *w, const uint64_t *others, enum solve_mode mode, const struct solve_verdict *than, struct solve_spot *ret, struct solve_verdict *ret_verdict)
 {
     const struct solve_service *s = &x->services[service];
     if (x->n_devices > 2 && s->free_split) {
         struct solve_verdict v;
         struct solve_spot spot;
-        if (!solve_many(x, service, w, others, strict, &spot, &v) || (than && !solve_better(&v, than)))
+        if (!solve_many(x, service, w, others, mode, &spot, &v) || (than && !solve_better(&v, than)))
             return false;
         *ret = spot;
         *ret_verdict = v;
@@ -321,7 +355,7 @@ static bool place_one(struct solve *x, size_t service, const struct solve_way *w
         struct solve_line *l = line_of(x, service, w, p);
         struct solve_verdict v;
         uint32_t a;
-        if (!l || !walk(x, service, l, others, strict, found ? ret_verdict : than, &a, &v))
+        if (!l || !walk(x, service, l, others, mode, found ? ret_verdict : than, &a, &v))
             continue;
         *ret = spot_on(l, a);
         *ret_verdict = v;
@@ -346,7 +380,7 @@ static void used_by_others(struct solve *x, const struct solve_way *ways, const 
 }
 
 /* Every place of service i with the best of service k for it. */
-static bool place_pair(struct solve *x, const struct solve_way *ways, size_t i, size_t k, const uint64_t *others, bool strict, struct solve_spot *spots, struct solve_verdict *ret_verdict)
+static bool place_pair(struct solve *x, const struct solve_way *ways, size_t i, size_t k, const uint64_t *others, enum solve_mode mode, struct solve_spot *spots, struct solve_verdict *ret_verdict)
 {
     const struct solve_service *s = &x->services[i];
     bool found = false;
@@ -357,11 +391,11 @@ static bool place_pair(struct solve *x, const struct solve_way *ways, size_t i, 
             uint64_t used[FIT_DEVICES_MAX + 1];
             struct solve_spot spot;
             struct solve_verdict v;
-            if (strict && u->refused)
+            if (mode == SOLVE_BEST && u->refused)
                 continue;
             for (size_t d = 0; d <= x->n_devices; d++)
                 used[d] = fit_add(others[d], u->bytes[d]);
-            if (!place_one(x, k, &ways[k], used, strict, found ? ret_verdict : NULL, &spot, &v))
+            if (!place_one(x, k, &ways[k], used, mode, found ? ret_verdict : NULL, &spot, &v))
                 continue;
             spots[i] = spot_on(l, a);
             spots[k] = spot;
@@ -381,12 +415,12 @@ static bool all_allowed(struct solve *x, const struct solve_way *ways, const str
 }
 
 /* One after the other, then again with the others fixed, until nothing gains. */
-static bool place_by_exchange(struct solve *x, const struct solve_way *ways, bool strict, struct solve_spot *spots, struct solve_verdict *ret_verdict)
+static bool place_by_exchange(struct solve *x, const struct solve_way *ways, enum solve_mode mode, struct solve_spot *spots, struct solve_verdict *ret_verdict)
 {
     uint64_t others[FIT_DEVICES_MAX + 1] = {0};
     struct solve_verdict v = {0};
     for (size_t s = 0; s < x->n; s++) {
-        if (!place_one(x, s, &ways[s], others, false, NULL, &spots[s], &v))
+        if (!place_one(x, s, &ways[s], others, SOLVE_MOST, NULL, &spots[s], &v))
             return false;
         struct solve_used u = solve_eval(x, s, &ways[s], &spots[s]);
         for (size_t d = 0; d <= x->n_devices; d++)
@@ -400,7 +434,7 @@ static bool place_by_exchange(struct solve *x, const struct solve_way *ways, boo
                 struct solve_spot try[FIT_SERVICES_MAX];
                 struct solve_verdict w;
                 used_by_others(x, ways, spots, i, k, others);
-                bool found = pairs ? place_pair(x, ways, i, k, others, false, try, &w) : place_one(x, i, &ways[i], others, false, NULL, &try[i], &w);
+                bool found = pairs ? place_pair(x, ways, i, k, others, SOLVE_MOST, try, &w) : place_one(x, i, &ways[i], others, SOLVE_MOST, NULL, &try[i], &w);
                 if (!found || !solve_better(&w, &v))
                     continue;
                 spots[i] = try[i];
@@ -411,19 +445,19 @@ static bool place_by_exchange(struct solve *x, const struct solve_way *ways, boo
             }
     }
     *ret_verdict = v;
-    return x->failed == 0 && (!strict || (v.fits && all_allowed(x, ways, spots)));
+    return x->failed == 0 && (mode != SOLVE_BEST || (v.fits && all_allowed(x, ways, spots)));
 }
 
-bool solve_place(struct solve *x, const struct solve_way *ways, bool strict, struct solve_spot *ret, struct solve_verdict *ret_verdict)
+bool solve_place(struct solve *x, const struct solve_way *ways, enum solve_mode mode, struct solve_spot *ret, struct solve_verdict *ret_verdict)
 {
     static const uint64_t nobody[FIT_DEVICES_MAX + 1];
     bool found;
     if (x->n == 1)
-        found = place_one(x, 0, &ways[0], nobody, strict, NULL, &ret[0], ret_verdict);
+        found = place_one(x, 0, &ways[0], nobody, mode, NULL, &ret[0], ret_verdict);
     else if (x->n == 2 && x->n_devices <= 2)
-        found = place_pair(x, ways, 0, 1, nobody, strict, ret, ret_verdict);
+        found = place_pair(x, ways, 0, 1, nobody, mode, ret, ret_verdict);
     else
-        found = place_by_exchange(x, ways, strict, ret, ret_verdict);
+        found = place_by_exchange(x, ways, mode, ret, ret_verdict);
     return found && x->failed == 0;
 }
 

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * One layer of a graph, in the order of the engine's nodes: what is taken, and given back after its last use. Ropes and norms of a reshaped tensor take a block of their own; sums, scalings and norms of a whole tensor work
+ * in place. What a layer is made of is read from its tensors' names: plain attention, MLA, or a state (delta net, mamba, short convolution), then a feed-forward part, dense or of experts, behind or beside it.
+ */
+#include "fit_int.h"
+
+#include <errno.h>
+
+#define F32 4
+
+/* ---- what a layer is made of --------------------------------------------------------------------------------------- */
+
+static uint32_t width(uint64_t n)
+{
+    return n > UINT32_MAX ? UINT32_MAX : (uint32_t)n;
+}
+
+/* Which width of a layer a tensor tells: its first dimension is what it reads, its second what it makes. */
+static const struct {
+    const char *name;
+    size_t at;
+    unsigned dim;
+} widths[] = {
+    {"attn_q.weight", offsetof(struct fit_layer, q), 1},
+    {"attn_q_b.weight", offsetof(struct fit_layer, q), 1},
+    {"attn_q_a.weight", offsetof(struct fit_layer, q_a), 1},
+    {"attn_kv_a_mqa.weight", offsetof(struct fit_layer, kv_a), 1},
+    {"attn_kv_a_norm.weight", offsetof(struct fit_layer, lora), 0},
+    {"attn_qkv.weight", offsetof(struct fit_layer, qkv), 1},
+    {"attn_output.weight", offsetof(struct fit_layer, o), 0},
+    {"ffn_up.weight", offsetof(struct fit_layer, up), 1},
+    {"ffn_down.weight", offsetof(struct fit_layer, down), 0},
+    {"ffn_down_exps.weight", offsetof(struct fit_layer, expert), 0},
+    {"ffn_down_shexp.weight", offsetof(struct fit_layer, shared), 0},
+    {"ssm_in.weight", offsetof(struct fit_layer, in), 1},
+    {"ssm_conv1d.weight", offsetof(struct fit_layer, conv), 1},
+    {"ssm_x.weight", offsetof(struct fit_layer, x), 1},
+    {"ssm_out.weight", offsetof(struct fit_layer, inner), 0},
+    {"shortconv.in_proj.weight", offsetof(struct fit_layer, in), 1},
+    {"shortconv.out_proj.weight", offsetof(struct fit_layer, inner), 0},
+};
+
+static void read_tensor(struct fit_layer *l, struct str name, const struct model_tensor *t)
+{
+    for (size_t i = 0; i < BASE_COUNT(widths); i++)
+        if (str_eq_c(name, widths[i].name))
+            *(uint32_t *)(void *)((char *)l + widths[i].at) = width(t->ne[widths[i].dim]);
+    if (str_eq_c(name, "ffn_gate.weight"))
+        l->gated = true;
+    if (str_eq_c(name, "ffn_norm.weight") || str_eq_c(name, "attn_norm_2.weight") || str_eq_c(name, "post_attention_norm.weight"))
+        l->ffn_norm = true;
+    if (str_starts(name, STR("shortconv.")))
+        l->mixer = FIT_MIX_SHORT;
+}
+
+static void understand(struct fit_layer *l, const struct model_layer *m)
+{
+    l->k = width(m->k_width);
+    l->v = width(m->v_width > 0 ? m->v_width : m->k_width);
+    if (m->recurrent && l->mixer == FIT_MIX_OTHER && l->inner > 0 && l->conv > 0)
+        l->mixer = l->x > 0 ? FIT_MIX_MAMBA : l->in > 0 ? FIT_MIX_MAMBA2 : l->qkv > 0 ? FIT_MIX_DELTA : FIT_MIX_OTHER;
+    if (l->qkv > 0 && l->mixer != FIT_MIX_DELTA)
+        l->q = l->qkv > l->k + l->v ? l->qkv - l->k - l->v : l->qkv;
+    if (l->o == 0)
+        l->o = l->q;
+}
+
+int fit_layers_new(const struct model *m, struct arena *a, struct fit_layer **ret)
+{
+    struct fit_layer *all = arena_alloc(a, m->n_layer > 0 ? m->n_layer : 1, sizeof(*all));
+    if (!all)
+        return -ENOMEM;
+    for (size_t i = 0; i < m->n_tensors; i++) {
+        const struct model_tensor *t = &m->tensors[i];
+        struct str name = str_of(t->name);
+        if (t->layer < 0 || (uint32_t)t->layer >= m->n_layer || !str_starts(name, STR("blk.")))
+            continue;
+        (void)str_split(&name, '.');
+        (void)str_split(&name, '.');
+        read_tensor(&all[t->layer], name, t);
+    }
+    for (uint32_t il = 0; il < m->n_layer; il++)
+        understand(&all[il], &m->layers[il]);
+    *ret = all;
+    return 0;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------------------------------- */
+
+static struct fit_block take(struct fit_play *p, uint64_t bytes)
+{
+    return fit_heap_take(&p->h, bytes);
+}
+static struct fit_block column(struct fit_play *p, uint64_t n)
+{
+    return fit_heap_take(&p->h, fit_mul(p->f, n));
+}
+static void give(struct fit_play *p, struct fit_block b)
+{
+    fit_heap_give(&p->h, b);
+}
+/* Another block in place of one that is done with. */
+static struct fit_block turn(struct fit_play *p, struct fit_block from, uint64_t n)
+{
+    struct fit_block to = column(p, n);
+    give(p, from);
+    return to;
+}
+
+/* ---- attention ---------------------------------------------------------------------------------------------------------- */
+
+/* Scores and sums over the cells: one fused step with flash attention. out: columns of the result. */
+static struct fit_block attend(struct fit_play *p, uint32_t il, struct fit_block q, uint64_t out)
+{
+    const struct fit_graph *g = p->g;
+    if (g->flash)
+        return turn(p, q, out);
+    uint64_t cells = g->no_cache ? g->ub : g->m->layers[il].swa ? g->swa_cells : g->cells;
+    struct fit_block kq = turn(p, q, fit_mul(g->m->layers[il].heads, cells));
+    struct fit_block kqv = turn(p, kq, out);
+    return turn(p, kqv, out);
+}
+
+/* MLA: q is carried into K's latent space, the sum is carried back. */
+static struct fit_block latent_attention(struct fit_play *p, uint32_t il, struct fit_block n, bool keep_n)
+{
+    const struct fit_layer *l = &p->g->layers[il];
+    uint64_t heads = p->m->layers[il].heads, rope = l->kv_a > l->lora ? l->kv_a - l->lora : 0;
+    struct fit_block q;
+    if (l->q_a > 0)
+        q = turn(p, column(p, l->q_a), l->q);
+    else
+        q = column(p, l->q);
+    struct fit_block absorbed = column(p, l->lora * heads), q_rope = column(p, rope * heads);
+    give(p, q);
+    q = column(p, l->kv_a * heads);
+    give(p, absorbed);
+    give(p, q_rope);
+    struct fit_block kv = column(p, l->kv_a);
+    if (!keep_n)
+        give(p, n);
+    struct fit_block c = column(p, l->lora), k_rope = column(p, rope);
+    give(p, kv);
+    struct fit_block k = column(p, l->kv_a);
+    give(p, c);
+    give(p, k_rope);
+    give(p, k);
+    struct fit_block fa = attend(p, il, q, l->lora * heads);
+    return turn(p, turn(p, fa, l->o), l->o);
+}
+
+/* Attention on the normed input n; returns what the last product reads. */
+static struct fit_block attention(struct fit_play *p, uint32_t il, struct fit_block n, bool keep_n)
+{
+    const struct fit_graph *g = p->g;
+    const struct fit_layer *l = &g->layers[il];
+    struct fit_block q, k = {0, 0}, v = {0, 0}, whole = {0, 0};
+    bool gated = l->qkv == 0 && l->o > 0 && l->q == 2 * l->o; /* q and a gate for what comes out */
+    if (l->kv_a > 0 && l->lora > 0)
+        return latent_attention(p, il, n, keep_n);
+    if (l->qkv > 0) {
+        whole = column(p, l->qkv);
+        q = whole;
+        if (!keep_n)
+            give(p, n);
+        if (g->rope) {
+            q = column(p, l->q);
+            k = column(p, l->k);
+        }
+    } else {
+        q = column(p, l->q);
+        if (gated) {
+            whole = q;
+            q = column(p, l->o);
+        } else if (g->rope) {
+            q = turn(p, q, l->q);
+        }
+        v = column(p, l->v);
+        k = column(p, l->k);
+        if (!keep_n)
+            give(p, n);
+        if (g->rope)
+            k = turn(p, k, l->k);
+    }
+    if (!g->no_cache) {
+        give(p, k);
+        give(p, v);
+        if (g->rope && !gated)
+            give(p, whole);
+    }
+    struct fit_block fa = attend(p, il, q, l->o);
+    if (g->no_cache) {
+        give(p, k);
+        give(p, v);
+        if (g->rope)
+            give(p, whole);
+    } else if (gated) {
+        give(p, turn(p, whole, l->o));
+    }
+    return fa;
+}
+
+/* ---- states ------------------------------------------------------------------------------------------------------------------ */
+
+/* Rows of the convolution's and the scan's state for all sequences. */
+static struct fit_block rows(struct fit_play *p, uint64_t elems)
+{
+    return take(p, fit_mul(F32 * (uint64_t)p->g->np, elems));
+}
+
+static struct fit_block convolved(struct fit_play *p, struct fit_block *in, bool keep_in, uint64_t channels, struct fit_block state, uint64_t state_elems)
+{
+    struct fit_block joined = take(p, fit_add(fit_mul(p->f, channels), fit_mul(F32 * (uint64_t)p->g->np, state_elems)));
+    give(p, state);
+    if (!keep_in)
+        give(p, *in);
+    return turn(p, joined, channels);
+}
+
+static struct fit_block delta_net(struct fit_play *p, uint32_t il, struct fit_block n, bool keep_n)
+{
+    const struct fit_layer *l = &p->g->layers[il];
+    const struct model_layer *m = &p->m->layers[il];
+    uint64_t inner = l->inner, qk = l->qkv > inner ? (l->qkv - inner) / 2 : l->qkv;
+    struct fit_block r = rows(p, m->r_elems), in = column(p, l->qkv);
+    /* the scan's state is fetched between the two halves of the convolution */
+    struct fit_block joined = take(p, fit_add(fit_mul(p->f, l->qkv), fit_mul(F32 * (uint64_t)p->g->np, m->r_elems)));
+    give(p, r);
+    give(p, in);
+    struct fit_block s = rows(p, m->s_elems), conv = turn(p, joined, l->qkv);
+    struct fit_block q = column(p, qk), k = column(p, qk);
+    struct fit_block out = take(p, fit_add(fit_mul(p->f, inner), fit_mul(F32 * (uint64_t)p->g->np, m->s_elems)));
+    give(p, q);
+    give(p, k);
+    give(p, conv);
+    give(p, s);
+    struct fit_block normed = turn(p, out, inner), gate = column(p, inner);
+    if (!keep_n)
+        give(p, n);
+    give(p, turn(p, gate, inner));
+    return normed;
+}
+
+static struct fit_block mamba(struct fit_play *p, uint32_t il, struct fit_block n, bool keep_n)
+{
+    const struct fit_layer *l = &p->g->layers[il];
+    const struct model_layer *m = &p->m->layers[il];
+    uint64_t inner = l->inner;
+    bool second = l->mixer == FIT_MIX_MAMBA2;
+    struct fit_block r = rows(p, m->r_elems), in = column(p, l->in), x = {0, 0}, dt = {0, 0};
+    if (!keep_n)
+        give(p, n);
+    struct fit_block conv = convolved(p, &in, true, l->conv, r, m->r_elems);
+    if (!second) {
+        x = column(p, l->x);
+        dt = column(p, inner);
+    }
+    struct fit_block scan = take(p, fit_add(fit_mul(p->f, inner), fit_mul(F32 * (uint64_t)p->g->np, m->s_elems)));
+    give(p, dt);
+    give(p, x);
+    struct fit_block z = turn(p, in, inner), y = turn(p, conv, inner);
+    give(p, scan);
+    struct fit_block out = column(p, inner);
+    give(p, z);
+    give(p, y);
+    return second ? turn(p, out, inner) : out;
+}
+
+static struct fit_block short_conv(struct fit_play *p, uint32_t il, struct fit_block n, bool keep_n)
+{
+    const struct fit_layer *l = &p->g->layers[il];
+    const struct model_layer *m = &p->m->layers[il];
+    struct fit_block in = column(p, l->in);
+    if (!keep_n)
+        give(p, n);
+    struct fit_block r = rows(p, m->r_elems), bx = column(p, l->inner);
+    struct fit_block conv = convolved(p, &bx, false, l->inner, r, m->r_elems);
+    give(p, in);
+    return conv;
+}
+
+/* Other states: roughly, projections as wide as all that they mix, and both rows of the state. */
+static struct fit_block other_state(struct fit_play *p, uint32_t il, struct fit_block n, bool keep_n)
+{
+    const struct fit_layer *l = &p->g->layers[il];
+    const struct model_layer *m = &p->m->layers[il];
+    uint64_t wide = l->o > 0 ? l->o : p->m->embd;
+    struct fit_block in = column(p, 3 * wide), conv = column(p, 3 * wide), s = rows(p, fit_mul(2, fit_add(m->r_elems, m->s_elems)));
+    struct fit_block out = column(p, wide), gate = column(p, wide);
+    give(p, in);
+    give(p, conv);
+    give(p, s);
+    give(p, gate);
+    if (!keep_n)
+        give(p, n);
+    return out;
+}
+
+static struct fit_block state(struct fit_play *p, uint32_t il, struct fit_block n, bool keep_n)
+{
+    switch (p->g->layers[il].mixer) {
+    case FIT_MIX_DELTA:
+        return delta_net(p, il, n, keep_n);
+    case FIT_MIX_MAMBA:
+    case FIT_MIX_MAMBA2:
+        return mamba(p, il, n, keep_n);
+    case FIT_MIX_SHORT:
+        return short_conv(p, il, n, keep_n);
+    default:
+        return other_state(p, il, n, keep_n);
+    }
+}
+
+/* ---- feed-forward ---------------------------------------------------------------------------------------------------------------- */
+
+static struct fit_block dense(struct fit_play *p, uint64_t up, uint64_t down, bool gated, struct fit_block n)
+{
+    struct fit_block gate = {0, 0}, u, h;
+    if (gated)
+        gate = column(p, down);
+    u = column(p, up);
+    give(p, n);
+    h = u;
+    if (gated || up != down) {
+        h = column(p, down);
+        give(p, gate);
+        give(p, u);
+    }
+    return turn(p, h, p->m->embd);
+}
+
+static struct fit_block experts(struct fit_play *p, const struct fit_layer *l, struct fit_block n)
+{
+    const struct model *m = p->m;
+    uint64_t used = m->experts_used;
+    struct fit_block logits = column(p, m->experts), order = column(p, m->experts), weights = column(p, used);
+    give(p, logits);
+    give(p, column(p, 1));
+    struct fit_block gate = column(p, used * l->expert), up = column(p, used * l->expert);
+    if (l->shared == 0)
+        give(p, n);
+    struct fit_block h = column(p, used * l->expert);
+    give(p, gate);
+    give(p, up);
+    struct fit_block d = turn(p, h, used * m->embd);
+    give(p, order);
+    give(p, weights);
+    struct fit_block sum = turn(p, d, m->embd);
+    if (l->shared > 0)
+        give(p, dense(p, l->shared, l->shared, true, n));
+    return sum;
+}
+
+/* ---- the layer --------------------------------------------------------------------------------------------------------------------- */
+
+/* From here on only the rows that are asked for. */
+static struct fit_block last_rows(struct fit_play *p, struct fit_block o, struct fit_block x, bool give_x)
+{
+    uint64_t bytes = fit_mul(p->fo, p->m->embd);
+    struct fit_block to = take(p, bytes);
+    give(p, o);
+    struct fit_block residual = take(p, bytes);
+    if (give_x)
+        give(p, x);
+    give(p, residual);
+    p->f = p->fo;
+    return to;
+}
+
+void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool give_x)
+{
+    const struct fit_graph *g = p->g;
+    const struct fit_layer *l = &g->layers[il];
+    const struct model_layer *m = &p->m->layers[il];
+    bool feeds = l->up > 0 || (l->expert > 0 && p->m->experts > 0);
+    bool attends = m->attention || m->k_width > 0 || g->no_cache;
+    bool parallel = feeds && !l->ffn_norm && (attends || m->recurrent);
+    struct fit_block n = column(p, p->m->embd), fa = {0, 0}, o = *x;
+    if (m->recurrent)
+        fa = state(p, il, n, parallel || attends);
+    if (attends) {
+        if (m->recurrent)
+            fa = turn(p, fa, p->m->embd);
+        struct fit_block both = fa;
+        fa = attention(p, il, n, parallel);
+        give(p, both);
+    }
+    if (attends || m->recurrent) {
+        o = turn(p, fa, p->m->embd);
+        fit_play_inputs_done(p, il);
+        if (il + 1 == g->n_layer)
+            o = last_rows(p, o, *x, give_x);
+        else if (give_x)
+            give(p, *x);
+        if (feeds && !parallel)
+            n = column(p, p->m->embd);
+    }
+    if (!feeds) {
+        *x = o;
+        return;
+    }
+    *x = l->expert > 0 && p->m->experts > 0 ? experts(p, l, n) : dense(p, l->up, l->down, l->gated, n);
+    give(p, o);
+}
