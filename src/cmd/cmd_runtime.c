@@ -267,9 +267,9 @@ const struct cmd cmd_runtime = {
         "A runtime is one pinned engine build with every library it needs, in berth's own state folder, apart from what the distribution installs.\n\n"
         "add installs the runtimes that the fleet file declares, or only the named ones; or one described on the command line: debian:SUITE PACKAGE..., path:DIR or system. Installing twice changes nothing.\n\n"
         "list shows what is installed. verify proves every file against the manifest. remove deletes one by its id or the beginning of it; it refuses while a fleet is up.",
-    .examples = "berth runtime add                                        # all of ./fleet.yaml\n"
+    .examples = "berth runtime add                             # all of ./fleet.yaml\n"
                 "berth runtime add debian:forky llama.cpp-tools libggml0-backend-rpc\n"
-                "berth runtime add path:/srv/llama.cpp/build              # a build of your own\n"
+                "berth runtime add path:/srv/llama.cpp/build   # a build of your own\n"
                 "berth runtime verify",
     .options = {CMD_OPTION_FILE,
                 CMD_OPTION_JSON,

@@ -114,6 +114,7 @@ int fleet_refuse_ref(struct fleet_reader *r, const struct yaml_node *n, const ch
 /* ---- fleet_text.c: what texts may be ---------------------------------------------------------------------- */
 
 int fleet_check_name(struct fleet_reader *r, const struct yaml_node *n, struct str text);
+int fleet_check_service_name(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_model_name(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_ssh(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_address(struct fleet_reader *r, const struct yaml_node *n, struct str text);

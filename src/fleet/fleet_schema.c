@@ -141,7 +141,7 @@ const struct fleet_section fleet_sections[] = {
      .check_name = fleet_check_name, .rules = fleet_rules_runtime},
     {.key = "models", .what = "model", .schema = &fleet_schema_model, SECTION(fleet_model, models, n_models), .check_name = fleet_check_name},
     {.key = "services", .what = "service", .schema = &fleet_schema_service, SECTION(fleet_service, services, n_services),
-     .check_name = fleet_check_name, .defaults = service_defaults, .rules = fleet_rules_service},
+     .check_name = fleet_check_service_name, .defaults = service_defaults, .rules = fleet_rules_service},
     {.key = "endpoints", .what = "endpoint", .schema = &fleet_schema_endpoint, SECTION(fleet_endpoint, endpoints, n_endpoints),
      .check_name = fleet_check_model_name},
 };

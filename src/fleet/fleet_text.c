@@ -57,6 +57,14 @@ int fleet_check_name(struct fleet_reader *r, const struct yaml_node *n, struct s
     return fleet_name_valid(text) ? 0 : refuse_name(r, n, text, NAME_RULE);
 }
 
+/* A service's log has its name; these two are berth's own. */
+int fleet_check_service_name(struct fleet_reader *r, const struct yaml_node *n, struct str text)
+{
+    if (str_eq_c(text, "router") || str_eq_c(text, "berth"))
+        return refuse_name(r, n, text, "berth's own log has that name, choose another");
+    return fleet_check_name(r, n, text);
+}
+
 /* Clients write these in "model", and they become labels of metrics and parts of log lines. */
 int fleet_check_model_name(struct fleet_reader *r, const struct yaml_node *n, struct str text)
 {

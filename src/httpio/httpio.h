@@ -21,7 +21,7 @@ struct httpio_limits {
     size_t send_high_bytes;   /* queued bytes above which httpio_send asks the owner to wait: 256 KiB */
 };
 #define HTTPIO_LIMITS_DEFAULT \
-    ((struct httpio_limits){.head_ms = 10000, .idle_ms = 60000, .body_stall_ms = 60000, .write_stall_ms = 60000, .connections = 4096, .send_high_bytes = 256 * 1024})
+    ((struct httpio_limits){.head_ms = 10000, .idle_ms = 60000, .body_stall_ms = 60000, .write_stall_ms = 60000, .connections = 4096, .send_high_bytes = 262144})
 
 /* A field to be sent. A list is an array with its length. */
 #define HTTPIO_FIELD(n, v) ((struct http_field){.name = (n), .value = (v)})
@@ -83,7 +83,7 @@ struct httpio_client_options {
     size_t idle_max;     /* 64 */
     size_t send_high_bytes; /* 256 KiB */
 };
-#define HTTPIO_CLIENT_DEFAULT ((struct httpio_client_options){.connect_ms = 5000, .idle_ms = 4000, .idle_max = 64, .send_high_bytes = 256 * 1024})
+#define HTTPIO_CLIENT_DEFAULT ((struct httpio_client_options){.connect_ms = 5000, .idle_ms = 4000, .idle_max = 64, .send_high_bytes = 262144})
 
 enum httpio_failure {
     HTTPIO_CONNECT,   /* refused, unreachable, connect timed out */

@@ -103,6 +103,8 @@ static void on_ready(void *ctx, int status, enum probe_step at, const struct err
     struct run_service *s = ctx;
     s->ready = NULL;
     base_autobuf struct buf b = BUF_INIT(RUN_ERROR_MAX);
+    struct err log = {0};
+    run_log_drain(s);
     if (status == -ETIMEDOUT && at == PROBE_HEALTH) {
         char limit[UNITS_TEXT];
         buf_addf(&b, "not ready after %s, its limit for a start", units_show_ms(s->limit_ms, limit));
@@ -110,8 +112,10 @@ static void on_ready(void *ctx, int status, enum probe_step at, const struct err
         buf_addf(&b, "not what was declared: %s", err && err->code < 0 ? err->text : probe_step_text(at));
     } else if (s->dropped.len > 0) {
         buf_addf(&b, "the engine did not do what was asked for: %s", s->dropped.ptr);
+    } else if (engine_log_check(s->service, buf_str(&s->log.tail), &log) < 0) {
+        buf_addf(&b, "the engine did not do what was asked for: %s", log.text);
     }
-    if (status < 0 || s->dropped.len > 0) {
+    if (status < 0 || b.len > 0) {
         condemn(s, buf_status(&b) == 0 ? b.ptr : "not ready");
         return;
     }

@@ -170,7 +170,7 @@ static int apt_failed(const struct apt *apt, const char *step, struct str text, 
     last_words(text, &words);
     const char *said = words.ptr ? words.ptr : "no reason given";
     if (str_find(text, STR(" is expired")) >= 0 || str_find(text, STR("Valid-Until")) >= 0)
-        return err_set(err, -ETIME, "%s: the mirror's release file has run out: %s; correct the clock, use another mirror, or accept it with --ignore-valid-until",
+        return err_set(err, -ETIME, "%s: the mirror's release file has run out: %s; correct the clock, use another mirror, or accept it with 'berth runtime add --ignore-valid-until'",
                        step, said);
     if (str_find(text, STR("Unable to locate package")) >= 0)
         return err_set(err, -ENOENT, "%s: 'debian:%s' at '%s': %s", step, apt->in->want->source_arg, apt->mirror, said);

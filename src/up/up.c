@@ -325,7 +325,7 @@ int up_main(const struct up_options *o)
     u.router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     fo.engines = engine_names(&fo.n_engines);
     if (fleet_load(o->fleet_path, &fo, &u.fleet, &err) < 0) {
-        fprintf(stderr, "berth: %s%s\n", err.text, err.code == -ENOENT ? "; write one or name another with -f FILE" : "");
+        fprintf(stderr, "berth up: %s%s\n", err.text, err.code == -ENOENT ? "; write one or name another with -f FILE" : "");
         return 2;
     }
     int code = 0;

@@ -39,7 +39,7 @@ static int wait_for(pid_t child, int fd)
     int status = 0;
     char how[OS_STATUS_TEXT];
     if (waitpid(child, &status, 0) == child)
-        fprintf(stderr, "berth: the start was broken off (%s)\n", os_status_text(status, how));
+        fprintf(stderr, "berth up: the start was broken off (%s)\n", os_status_text(status, how));
     return 1;
 }
 
@@ -48,12 +48,12 @@ bool up_daemonize(struct up *u, int *ret_exit)
     int ends[2];
     *ret_exit = 1;
     if (fflush(NULL) != 0 || pipe2(ends, O_CLOEXEC) < 0) {
-        fprintf(stderr, "berth: cannot go into the background: %s\n", strerror(errno));
+        fprintf(stderr, "berth up: cannot go into the background: %s\n", strerror(errno));
         return false;
     }
     pid_t child = fork();
     if (child < 0) {
-        fprintf(stderr, "berth: cannot go into the background: %s\n", strerror(errno));
+        fprintf(stderr, "berth up: cannot go into the background: %s\n", strerror(errno));
         close(ends[0]);
         close(ends[1]);
         return false;

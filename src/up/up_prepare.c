@@ -96,7 +96,7 @@ static int install(struct up *u, const struct fleet_runtime *r, struct err *err)
         }
     }
     store_runtime_release(&got);
-    return rc < 0 ? err_prefix(err, "runtime '%s'", r->name) : 0;
+    return rc;
 }
 
 /* Under the store's shared lock: what is proven here cannot change while it runs. */
@@ -104,11 +104,12 @@ static int prove(struct up *u, struct up_runtime *r, struct err *err)
 {
     int rc = store_runtime_find(u->store, r->declared, &r->installed, err);
     if (rc < 0)
-        return err_prefix(err, "runtime '%s'", r->declared->name);
+        return rc;
     r->found = true;
     rc = store_runtime_verify(u->store, &r->installed, NULL, err);
-    if (rc == 0)
-        rc = store_confine_probe(u->store, &r->installed, &r->confine, err);
+    if (rc < 0)
+        return rc;
+    rc = store_confine_probe(u->store, &r->installed, &r->confine, err);
     return rc < 0 ? err_prefix(err, "runtime '%s'", r->declared->name) : 0;
 }
 

@@ -49,9 +49,9 @@ void up_say(struct up *u, enum event_level level, const char *subject, const cha
     }
     const char *between = subject[0] ? ": " : "";
     if (u->progress)
-        os_progress_say(u->progress, styles[level], "berth: %s%s%s", subject, between, b.ptr);
+        os_progress_say(u->progress, styles[level], "berth up: %s%s%s", subject, between, b.ptr);
     else
-        fprintf(stderr, "berth: %s%s%s\n", subject, between, b.ptr);
+        fprintf(stderr, "berth up: %s%s%s\n", subject, between, b.ptr);
 }
 
 /* Events of the modules below. While the fleet starts, the services' own have their progress lines. */

@@ -87,10 +87,10 @@ write_fleet() {
 	: >"$scratch/m.gguf"
 	run_split "$BERTH" up -f "$fleet"
 	[ "$status" -eq 1 ]
-	[[ $errors == "berth: runtime 'own': "*"$scratch/nowhere"* ]]
+	[[ $errors == "berth up: runtime 'own': "*"$scratch/nowhere"* ]]
 	run_split "$BERTH" up -d -f "$fleet"
 	[ "$status" -eq 1 ]
-	[[ $errors == "berth: runtime 'own': "*"$scratch/nowhere"* ]]
+	[[ $errors == "berth up: runtime 'own': "*"$scratch/nowhere"* ]]
 	run_split "$BERTH" status -f "$fleet"
 	[ "$errors" = "fleet 'lonely' is not up" ]
 }

@@ -310,3 +310,12 @@ busy() {
 	[ "$status" -eq 0 ]
 	[ -z "$(engines)" ]
 }
+
+@test "layers for a card that is not there: the engine is up, and berth says that it did not do it" {
+	write_fleet
+	sed -i 's/threads: 1/threads: 1, gpu-layers: 99/' "$fleet"
+	run_split "$BERTH" up -d -f "$fleet"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"did not do what was asked for"* ]] || { echo "$errors"; false; }
+	[ -z "$(engines)" ]
+}

@@ -389,7 +389,7 @@ static void an_engine_that_dies_at_load(void **state)
     assert_false(is_up(w));
     assert_int_equal(wait_child(w), 1);
     read_errors(w);
-    assert_true(str_find(buf_str(&w->errors), STR("berth: service 'b': the engine ended while loading (exit 5)\nout of device memory")) >= 0);
+    assert_true(str_find(buf_str(&w->errors), STR("berth up: service 'b': the engine ended while loading (exit 5)\nout of device memory")) >= 0);
     assert_true(str_find(buf_str(&w->errors), STR("| fake: these are my last words")) > 0);
     assert_int_equal(up_wait_gone(&w->dirs, "test", 0, NULL), 0);
     struct net_addr addr;
@@ -409,7 +409,7 @@ static void an_engine_that_serves_another_model(void **state)
     assert_false(is_up(w));
     assert_int_equal(wait_child(w), 1);
     read_errors(w);
-    assert_true(str_find(buf_str(&w->errors), STR("berth: service 'b': not what was declared")) >= 0);
+    assert_true(str_find(buf_str(&w->errors), STR("berth up: service 'b': not what was declared")) >= 0);
     assert_true(str_find(buf_str(&w->errors), STR("other")) >= 0);
 }
 
