@@ -165,9 +165,10 @@ bool engine_memory_line(struct engine_memory *m, const struct engine_kind *k, st
     if (str_eq_c(function, "llama_context")) {
         if (str_starts(text, STR("constructing llama_context"))) {
             m->contexts++;
-            m->indexer = false;
+            m->indexer = m->pipeline = false;
+        } else if (str_starts(text, STR("pipeline parallelism enabled"))) {
+            m->pipeline = true;
         } else if (m->contexts == 1) {
-            m->pipeline |= str_starts(text, STR("pipeline parallelism enabled"));
             take_fact(&m->target, text);
         }
     }

@@ -106,7 +106,7 @@ struct engine_memory {
     bool failed;          /* the measuring failed: what was asked cannot be loaded */
     unsigned contexts, models; /* begun in this pass or load */
     bool indexer;         /* the next KV buffers are an indexer's */
-    bool pipeline;        /* the target's context copies its inputs: four copies of what crosses devices */
+    bool pipeline;        /* of the context that began last: it keeps four copies of what crosses devices */
     struct engine_context target;
 };
 /* Feeds one line of engine kind k: true and *ret when it tells of a buffer. */

@@ -92,6 +92,17 @@ static void a_start_with_a_drafter(void **state)
     assert_false(m.pipeline);
 }
 
+static void who_copies_its_inputs(void **state)
+{
+    (void)state;
+    struct engine_memory m;
+#define COPIES "0.00.051.170 I llama_context: pipeline parallelism enabled\n"
+    walk(BEGIN LOADING CONTEXT("512", "8") COPIES, &m);
+    assert_true(m.pipeline);
+    walk(BEGIN LOADING CONTEXT("512", "8") COPIES CONTEXT("512", "2"), &m);
+    assert_false(m.pipeline);
+}
+
 static void an_mtp_context_has_no_model_of_its_own(void **state)
 {
     (void)state;
@@ -173,7 +184,7 @@ static void lines_that_are_none(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_start_with_a_drafter), cmocka_unit_test(an_mtp_context_has_no_model_of_its_own), cmocka_unit_test(caches_of_every_kind),
+        cmocka_unit_test(a_start_with_a_drafter), cmocka_unit_test(who_copies_its_inputs), cmocka_unit_test(an_mtp_context_has_no_model_of_its_own), cmocka_unit_test(caches_of_every_kind),
         cmocka_unit_test(another_start), cmocka_unit_test(what_a_pass_says_of_failure), cmocka_unit_test(lines_that_are_none),
     };
     return cmocka_run_group_tests_name("engine memory", tests, NULL, NULL);
