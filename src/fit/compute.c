@@ -1,42 +1,105 @@
 /* SPDX-License-Identifier: MIT
  *
  * Compute buffers (law 4). What was measured for this build, model and placement is used inside its brackets. Otherwise the engine's graph is played through its allocator (graph.c), which is exact for the plain
- * transformers; for what it plays only roughly the figure comes as an interval, whose width is the kind of model's.
+ * transformers on CPUs and RPC workers; for what it plays only roughly, and for devices whose kernels ask for more than the graph says, the figure comes as an interval.
  */
 #include "fit_int.h"
 
-/* The span of layers that a device holds; layers of one device are contiguous unless shares are odd, and then the span is what crosses. */
-static void span(const struct fit_context *c, size_t d, struct fit_graph *g)
-{
-    const struct model *m = c->pm->m;
-    uint32_t from = m->n_layer, to = 0;
-    for (uint32_t il = 0; il < m->n_layer; il++)
-        if (c->device[il] == d && m->layers[il].nextn == c->mtp) {
-            from = il < from ? il : from;
-            to = il + 1;
-        }
-    g->from = from < to ? from : 0;
-    g->to = to;
-    g->output = c->device[m->n_layer] == d;
-}
+/* ---- how sure it is --------------------------------------------------------------------------------------------------- */
 
-/* How far the truth may lie from what is played, in percent: below, above. */
-struct width {
+/* How far the truth may lie from what is played, in percent of it. */
+struct margin {
     unsigned below, above;
 };
 
-static struct width width_of(const struct fit_run *x, const struct fit_context *c)
+/* Which architectures are played how well, as compared with the engine over contexts, ubatches, slots, devices. An architecture that is not named is exact to a few percent. */
+static const struct {
+    const char *arch;
+    struct margin m;
+} margins[] = {
+    {"afmoe", {14, 14}},     {"cogvlm", {30, 15}},      {"cohere2moe", {10, 8}},  {"deepseek32", {0, 800}},  {"deepseek4", {20, 600}}, {"dots3note", {0, 700}}, {"dream", {10, 25}},
+    {"exaone-moe", {14, 5}}, {"glm-dsa", {0, 800}},     {"glm5-next", {0, 2200}}, {"gpt2", {20, 15}},        {"hrm_text", {6, 250}},   {"hy_v4", {0, 1100}},    {"jamba", {8, 16}},
+    {"k2-horizon", {8, 15}}, {"kimi-k3", {5, 30}},      {"kimi-linear", {5, 25}}, {"lfm2", {14, 5}},         {"llada", {10, 25}},      {"llada-moe", {10, 12}}, {"llama4", {5, 14}},
+    {"maion-coder", {15, 8}}, {"mamba", {8, 12}},       {"mamba2", {8, 18}},      {"minicpm3", {40, 25}},    {"minimax-01", {5, 65}},  {"minimax-m3", {5, 600}}, {"mpt", {20, 15}},
+    {"nemotron_h", {8, 25}}, {"nemotron_h_moe", {8, 25}}, {"olmo", {20, 8}},      {"plamo2", {18, 8}},       {"qwen3next", {10, 8}},   {"qwen4exp", {0, 2500}}, {"refact", {45, 10}},
+    {"rnd1", {10, 12}},      {"starcoder", {20, 15}},   {"talkie", {20, 8}},      {"rwkv6", {40, 100}},      {"rwkv7", {40, 100}},     {"rwkv6qwen2", {40, 100}}, {"arwkv7", {40, 100}},
+    {"t5", {40, 60}},        {"gemma3n", {40, 60}},     {"step35", {20, 30}},     {"graniteswitch", {20, 30}}, {"qwen35", {10, 20}},
+};
+static const struct margin usual = {5, 5};
+static const struct margin moved = {40, 60};   /* beside it: tensors or KV that an option moves elsewhere */
+static const struct margin without_flash = {5, 25};
+static const struct margin device = {10, 30};  /* beside it: kernels of a GPU */
+static const struct margin drafting = {30, 60}; /* heads that read the target's hidden states */
+
+static void widen(struct margin *m, struct margin by)
 {
-    (void)x;
-    (void)c;
-    return (struct width){10, 10};
+    m->below = m->below > by.below ? m->below : by.below;
+    m->above = m->above > by.above ? m->above : by.above;
 }
 
-static struct fit_amount estimate(const struct fit_run *x, const struct fit_context *c, uint64_t bytes)
+static struct margin margin_of(const struct fit_run *x, const struct fit_context *c, size_t d)
 {
-    struct width w = width_of(x, c);
-    return (struct fit_amount){.bytes = bytes, .low = bytes - bytes / 100 * w.below, .high = fit_add(bytes, fit_mul(bytes / 100, w.above)), .known = FIT_ESTIMATE};
+    struct margin m = usual;
+    for (size_t i = 0; i < BASE_COUNT(margins); i++)
+        if (str_eq_c(str_of(c->pm->m->arch), margins[i].arch))
+            m = margins[i].m;
+    if (!c->flash)
+        widen(&m, without_flash);
+    if (x->s->kv_on_cpu || c->pm->n_overrides > 0 || (c->draft ? x->s->draft_cpu_moe : x->s->cpu_moe) > 0 || x->s->split_mode > FIT_SPLIT_NONE)
+        widen(&m, moved);
+    if (c->mtp || (x->spec & (FIT_SPEC_EAGLE3 | FIT_SPEC_DFLASH | FIT_SPEC_DSPARK)))
+        widen(&m, drafting);
+    if (d < x->p->host && x->p->in.devices[d].backend != FIT_RPC && x->p->in.devices[d].backend != FIT_CPU) {
+        m.below += device.below;
+        m.above += device.above;
+    }
+    return m;
 }
+
+/* ---- what a device's kernels ask for ------------------------------------------------------------------------------------ */
+
+/* A layer's K and V as f16 beside a quantized cache. */
+static uint64_t unpacked(const struct fit_run *x, const struct fit_context *c, size_t d)
+{
+    uint64_t most = 0;
+    if (!c->pm || d == x->p->host || x->p->classes[d] != FIT_CLASS_CUDA || x->s->kv_on_cpu || (c->k->block == 1 && c->v->block == 1))
+        return 0;
+    for (uint32_t il = 0; il < c->pm->m->n_layer; il++) {
+        const struct model_layer *l = &c->pm->m->layers[il];
+        if (!l->attention || l->nextn != c->mtp || c->device[il] != d)
+            continue;
+        uint64_t bytes = fit_mul(fit_mul(2, fit_mul(fit_cells(c, x->s, l->swa), c->n_stream)), fit_add(l->k_width, l->v_width));
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+uint64_t fit_kv_scratch(const struct fit_run *x)
+{
+    uint64_t most = 0;
+    for (size_t d = 0; d < x->p->host; d++) {
+        uint64_t a = unpacked(x, &x->target, d), b = unpacked(x, &x->draft, d);
+        most = a > most ? a : most;
+        most = b > most ? b : most;
+    }
+    return most;
+}
+
+/* A GPU computes a prompt's products with weights of the host itself: the largest of them is copied in. */
+static uint64_t copied_weights(const struct fit_run *x, const struct fit_context *c, const struct fit_graph *g, size_t d)
+{
+    enum fit_backend b = x->p->in.devices[d].backend;
+    uint64_t most = 0;
+    if (b != FIT_CUDA && b != FIT_HIP && b != FIT_VULKAN)
+        return 0;
+    for (uint32_t il = 0; il < g->n_layer; il++) {
+        uint64_t bytes = c->device[il] == x->p->host ? g->layers[il].largest : fit_experts_away(g, il) ? g->layers[il].largest_expert : 0;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* ---- figures -------------------------------------------------------------------------------------------------------------- */
 
 /* The measured figure, when the shape lies inside the brackets. */
 static bool measured(const struct fit_run *x, const struct fit_context *c, size_t d, struct fit_amount *ret)
@@ -59,24 +122,47 @@ static bool measured(const struct fit_run *x, const struct fit_context *c, size_
     return true;
 }
 
-static uint64_t played(const struct fit_run *x, const struct fit_context *c, size_t d)
+/* The span of layers that a device holds; layers of one device are contiguous unless shares are odd, and then the span is what crosses. */
+static void span(const struct fit_context *c, size_t d, struct fit_graph *g)
+{
+    const struct model *m = c->pm->m;
+    uint32_t from = m->n_layer, to = 0;
+    for (uint32_t il = 0; il < m->n_layer; il++)
+        if (c->device[il] == d && m->layers[il].nextn == c->mtp) {
+            from = il < from ? il : from;
+            to = il + 1;
+        }
+    g->from = from < to ? from : 0;
+    g->to = to;
+    g->output = c->device[m->n_layer] == d;
+}
+
+static struct fit_amount played(const struct fit_run *x, const struct fit_context *c, size_t d)
 {
     struct fit_graph g;
     fit_graph_init(&g, c, x->s);
+    uint64_t bytes = 0, more = 0;
     if (d == x->p->host) {
         uint32_t own = 0;
         while (own < g.n_layer && c->device[own] == d)
             own++;
         g.to = g.n_layer;
         g.output = c->device[c->pm->m->n_layer] == d;
-        return fit_graph_host(&g, own);
+        bytes = fit_graph_host(&g, own);
+    } else {
+        span(c, d, &g);
+        bytes = fit_graph_device(&g);
+        more = copied_weights(x, c, &g, d);
+        /* law 4.5: a tool's figure holds one more activation on every device after the first */
+        if (x->p->in.program == FIT_TOOL && g.from > 0 && g.from < g.to)
+            bytes = fit_add(bytes, fit_mul(4 * (uint64_t)g.copies * g.ub, g.m->embd));
     }
-    span(c, d, &g);
-    uint64_t bytes = fit_graph_device(&g);
-    /* law 4.5: a tool's figure holds one more activation on every device after the first */
-    if (x->p->in.program == FIT_TOOL && g.from > 0 && g.from < g.to)
-        bytes = fit_add(bytes, fit_mul(4 * (uint64_t)g.copies * g.ub, g.m->embd));
-    return bytes;
+    struct margin m = margin_of(x, c, d);
+    struct fit_amount a = {.known = FIT_ESTIMATE};
+    a.low = bytes - (m.below >= 100 ? bytes : bytes / 100 * m.below);
+    a.bytes = fit_add(bytes, more);
+    a.high = fit_add(fit_add(a.bytes, fit_mul(bytes / 100, m.above)), fit_add(fit_mul(2, more), d < x->p->host ? unpacked(x, c, d) : 0));
+    return a;
 }
 
 void fit_compute(struct fit_run *x, const struct fit_context *c)
@@ -87,14 +173,8 @@ void fit_compute(struct fit_run *x, const struct fit_context *c)
     for (size_t d = 0; d <= x->p->host; d++) {
         struct fit_amount a;
         if (!measured(x, c, d, &a))
-            a = estimate(x, c, played(x, c, d));
+            a = played(x, c, d);
         if (a.high > 0)
             fit_amount_add(x, d, t, a);
     }
-}
-
-uint64_t fit_kv_scratch(const struct fit_run *x)
-{
-    (void)x;
-    return 0;
 }

@@ -43,6 +43,8 @@ struct fit_layer {
     uint32_t in, conv, x;     /* state layers: first projection, channels of the convolution, mamba's second projection */
     uint32_t inner;           /* what a state layer's output projection reads */
     bool gated, ffn_norm;     /* without a norm of its own the feed-forward part works beside attention */
+    bool away;                /* an override keeps its experts on the CPU */
+    uint64_t largest, largest_expert; /* bytes of its largest tensor */
     enum fit_mixer { FIT_MIX_OTHER, FIT_MIX_DELTA, FIT_MIX_MAMBA, FIT_MIX_MAMBA2, FIT_MIX_SHORT } mixer;
 };
 
@@ -128,6 +130,7 @@ struct fit_graph {
     bool output;        /* the output is here */
     uint32_t ub, outputs, np, copies;
     uint64_t cells, swa_cells, v_max;
+    uint32_t cpu_moe;   /* layers whose experts are on the CPU */
     bool flash, rope, no_cache;
 };
 struct fit_play {
@@ -144,6 +147,7 @@ void fit_play_inputs_done(struct fit_play *p, uint32_t il); /* gives back what n
 void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool give_x);
 int fit_layers_new(const struct model *m, struct arena *a, struct fit_layer **ret) BASE_MUST_USE;
 void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const struct fit_shape *s);
+bool fit_experts_away(const struct fit_graph *g, uint32_t il);
 uint64_t fit_graph_device(const struct fit_graph *g);
 uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers);
 

@@ -148,6 +148,21 @@ static void play_init(struct fit_play *p, const struct fit_graph *g)
     fit_heap_init(&p->h);
 }
 
+/* Products with experts that stay on the host: two of the three inner widths and all outputs live at once. */
+static uint64_t host_experts(const struct fit_graph *g)
+{
+    uint64_t most = 0, used = g->m->experts_used;
+    for (uint32_t il = 0; il < g->n_layer; il++)
+        if (fit_experts_away(g, il) && g->layers[il].expert > most)
+            most = g->layers[il].expert;
+    return most > 0 ? fit_mul(F32 * (uint64_t)g->ub, fit_add(fit_mul(2 * used, most), fit_mul(used + 1, g->m->embd))) : 0;
+}
+
+bool fit_experts_away(const struct fit_graph *g, uint32_t il)
+{
+    return g->layers[il].expert > 0 && (il < g->cpu_moe || g->layers[il].away);
+}
+
 /* A device that holds layers from..to, or only the output. */
 uint64_t fit_graph_device(const struct fit_graph *g)
 {
@@ -205,7 +220,7 @@ uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers)
     struct fit_block rows;
     if (own_layers == 0) {
         (void)column(&p, e);
-        return p.h.peak;
+        return fit_add(p.h.peak, host_experts(g));
     }
     give(&p, tokens);
     rows = column(&p, e);
@@ -220,7 +235,7 @@ uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers)
     play_layers(&p, x);
     if (own.output)
         (void)take(&p, fit_mul(p.fo, g->m->vocab));
-    return p.h.peak;
+    return fit_add(p.h.peak, host_experts(g));
 }
 
 void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const struct fit_shape *s)
@@ -241,4 +256,5 @@ void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const stru
     g->rope = has_rope(g->m);
     g->no_cache = g->m->cache == MODEL_CACHE_NONE;
     g->v_max = c->pm->v_width_max;
+    g->cpu_moe = c->draft ? s->draft_cpu_moe : s->cpu_moe;
 }

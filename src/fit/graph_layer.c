@@ -46,6 +46,10 @@ static void read_tensor(struct fit_layer *l, struct str name, const struct model
     for (size_t i = 0; i < BASE_COUNT(widths); i++)
         if (str_eq_c(name, widths[i].name))
             *(uint32_t *)(void *)((char *)l + widths[i].at) = width(t->ne[widths[i].dim]);
+    if (t->bytes > l->largest)
+        l->largest = t->bytes;
+    if (t->expert && t->bytes > l->largest_expert)
+        l->largest_expert = t->bytes;
     if (str_eq_c(name, "ffn_gate.weight"))
         l->gated = true;
     if (str_eq_c(name, "ffn_norm.weight") || str_eq_c(name, "attn_norm_2.weight") || str_eq_c(name, "post_attention_norm.weight"))
@@ -330,20 +334,25 @@ static struct fit_block dense(struct fit_play *p, uint64_t up, uint64_t down, bo
     return turn(p, h, p->m->embd);
 }
 
-static struct fit_block experts(struct fit_play *p, const struct fit_layer *l, struct fit_block n)
+static struct fit_block experts(struct fit_play *p, const struct fit_layer *l, struct fit_block n, bool away)
 {
     const struct model *m = p->m;
     uint64_t used = m->experts_used;
     struct fit_block logits = column(p, m->experts), order = column(p, m->experts), weights = column(p, used);
     give(p, logits);
     give(p, column(p, 1));
-    struct fit_block gate = column(p, used * l->expert), up = column(p, used * l->expert);
+    struct fit_block gate = {0, 0}, up = {0, 0}, h = {0, 0}, d;
+    if (!away) { /* else only their outputs come back */
+        gate = column(p, used * l->expert);
+        up = column(p, used * l->expert);
+    }
     if (l->shared == 0)
         give(p, n);
-    struct fit_block h = column(p, used * l->expert);
+    if (!away)
+        h = column(p, used * l->expert);
     give(p, gate);
     give(p, up);
-    struct fit_block d = turn(p, h, used * m->embd);
+    d = turn(p, h, used * m->embd);
     give(p, order);
     give(p, weights);
     struct fit_block sum = turn(p, d, m->embd);
@@ -400,6 +409,6 @@ void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool g
         *x = o;
         return;
     }
-    *x = l->expert > 0 && p->m->experts > 0 ? experts(p, l, n) : dense(p, l->up, l->down, l->gated, n);
+    *x = l->expert > 0 && p->m->experts > 0 ? experts(p, l, n, fit_experts_away(g, il)) : dense(p, l->up, l->down, l->gated, n);
     give(p, o);
 }

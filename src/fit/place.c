@@ -155,6 +155,8 @@ static void place_one(struct matcher *x, const struct model_tensor *t, bool tied
         sums_add(&pm->tied, t, false);
     if (to >= 0) {
         pm->table_moved |= (size_t)to != x->p->host && str_eq_c(str_of(t->name), "per_layer_token_embd.weight");
+        if ((size_t)to == x->p->host && t->layer >= 0 && (uint32_t)t->layer < pm->m->n_layer && strstr(t->name, "ffn_down_exps"))
+            pm->layers[t->layer].away = true;
         struct fit_sums *fixed = nextn ? pm->fixed_nextn : pm->fixed;
         sums_add(&fixed[to], t, repack && (size_t)to == x->p->host);
         if (tied && pm->m->tied_copy_always)
