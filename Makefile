@@ -51,7 +51,7 @@ FUZZ  := $(patsubst test/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard test/fuzz/fu
 AIDS  := $(patsubst test/aids/%.c,$(BUILD)/aids/%,$(sort $(wildcard test/aids/*.c)))
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-check up down check check-fast lint asan tsan fuzz fuzz-replay analyze coverage install man clean compile_commands.json test-programs
+.PHONY: all help deps deps-check up down check check-fast check-fit lint asan tsan fuzz fuzz-replay analyze coverage install man clean compile_commands.json test-programs
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/berth $(BUILD)/mkmodel
@@ -60,6 +60,7 @@ help:
 	@sed -n '3,/^$$/s/^# \{0,1\}//p' Makefile
 	@echo 'asan tsan       build with sanitizers into build/asan, build/tsan'
 	@echo 'check-fast      unit tests, fuzz corpora and command line, no engine'
+	@echo 'check-fit       the whole grid of predictions against the installed engine (20 minutes)'
 	@echo 'lint            layers, banned words, complexity, shellcheck, warnings as errors with gcc and clang'
 	@echo 'analyze         gcc -fanalyzer and clang-tidy'
 	@echo 'fuzz            build the fuzzers (libFuzzer) and run each for FUZZ_SECONDS=30'
@@ -94,7 +95,15 @@ $(BUILD)/aids/%: test/aids/%.c $(LIB)
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) -Wno-missing-prototypes -o $@ $< $(LIB) $(SANFLAGS) $(PKG_LIBS)
 
-test-programs: all $(UNIT) $(FUZZ) $(AIDS)
+# The observer is preloaded into the engine, whose libc is another: nothing but C, no sanitizers.
+$(BUILD)/fit-observer.so: test/fit/observer.c
+	@mkdir -p $(@D)
+	$(CC) -std=c17 -D_GNU_SOURCE $(WARN) -Wno-missing-prototypes -O2 -fPIC -shared -o $@ $<
+
+$(BUILD)/fitmodels: $(BUILD)/aids/fitmodels
+	@cp $< $@
+
+test-programs: all $(UNIT) $(FUZZ) $(AIDS) $(BUILD)/fit-observer.so
 
 deps:
 	@tools/deps build
@@ -111,6 +120,10 @@ check: deps-check
 	@$(MAKE) --no-print-directory -j2 test-programs
 	@$(MAKE) --no-print-directory -j2 BUILD=build/asan SAN=address,undefined test-programs
 	@test/run $(GROUPS)
+
+check-fit: deps-check
+	@$(MAKE) --no-print-directory -j2 all $(BUILD)/fit-observer.so $(BUILD)/fitmodels $(BUILD)/aids/fitpredict
+	@test/fit/run
 
 check-fast:
 	@$(MAKE) --no-print-directory -j2 test-programs

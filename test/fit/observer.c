@@ -48,6 +48,7 @@ struct line {
     size_t len;
 };
 
+static void put(struct line *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void put(struct line *l, const char *fmt, ...)
 {
     va_list ap;
