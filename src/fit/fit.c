@@ -6,6 +6,9 @@
 
 #include <errno.h>
 
+#define CELLS 256 /* of a slot's context, the engine's step */
+#define MIB (1ULL << 20)
+
 const char *fit_term_text(enum fit_term t)
 {
     static const char *const texts[FIT_TERMS] = {"weights",        "KV cache",   "recurrent state", "indexer",      "compute",           "output",       "draft weights", "draft KV cache", "draft state",
@@ -156,15 +159,56 @@ static void run_target(struct fit_run *x)
     fit_output(x, c);
 }
 
-static void add_calibration(struct fit_run *x)
+/* Beside every figure of the engine: what a driver and its libraries take for themselves on a device, until a reading tells. */
+static struct fit_amount driver_bytes(enum fit_backend b)
+{
+    switch (b) {
+    case FIT_CUDA:
+    case FIT_HIP:
+        return (struct fit_amount){.bytes = 512 * MIB, .low = 128 * MIB, .high = 1536 * MIB, .known = FIT_ESTIMATE};
+    case FIT_VULKAN:
+    case FIT_OTHER:
+        return (struct fit_amount){.bytes = 256 * MIB, .low = 0, .high = 1024 * MIB, .known = FIT_ESTIMATE};
+    default:
+        return (struct fit_amount){.known = FIT_EXACT};
+    }
+}
+
+static bool unused(const struct fit_use *u)
+{
+    uint64_t sum = u->n_layers;
+    for (int t = 0; t < FIT_TERMS; t++)
+        sum = fit_add(sum, u->terms[t].bytes);
+    return sum == 0;
+}
+
+/* A reading below the sum of terms says that compute, the one term that is estimated, is less. */
+static void take_off(struct fit_use *u, uint64_t bytes)
+{
+    static const enum fit_term from[] = {FIT_COMPUTE, FIT_DRAFT_COMPUTE, FIT_PROJECTOR_COMPUTE};
+    for (size_t i = 0; i < BASE_COUNT(from); i++) {
+        struct fit_amount *a = &u->terms[from[i]];
+        uint64_t part = bytes < a->bytes ? bytes : a->bytes;
+        a->bytes -= part;
+        bytes -= part;
+        a->low = a->low < a->bytes ? a->low : a->bytes;
+    }
+}
+
+static void add_extra(struct fit_run *x)
 {
     const struct fit_calibration *cal = x->p->in.calibration;
-    if (!cal || !cal->extra_bytes)
-        return;
-    for (size_t d = 0; d <= x->p->host && d < cal->n; d++) {
+    for (size_t d = 0; d <= x->p->host; d++) {
         struct fit_amount *a = &x->r->use[d].terms[FIT_EXTRA];
-        a->bytes = a->low = a->high = cal->extra_bytes[d] > 0 ? (uint64_t)cal->extra_bytes[d] : 0;
-        a->known = FIT_MEASURED;
+        if (cal && cal->extra_bytes && d < cal->n) {
+            int64_t extra = cal->extra_bytes[d];
+            a->bytes = a->low = a->high = extra > 0 ? (uint64_t)extra : 0;
+            a->known = FIT_MEASURED;
+            if (extra < 0)
+                take_off(&x->r->use[d], (uint64_t)0 - (uint64_t)extra);
+        } else if (d < x->p->host && !unused(&x->r->use[d])) {
+            *a = driver_bytes(x->p->in.devices[d].backend);
+        }
     }
 }
 
@@ -235,6 +279,15 @@ static void judge(struct fit_run *x)
             r->fits = false;
 }
 
+static void run_all(struct fit_run *x)
+{
+    devices_init(x);
+    run_target(x);
+    fit_draft(x);
+    fit_projector(x);
+    fit_host_states(x);
+}
+
 int fit_predict_prepared(const struct fit_prepared *p, const struct fit_shape *s, struct arena *a, struct fit_result *ret, struct err *err)
 {
     int e = check_shape(&p->in, s, err);
@@ -242,12 +295,8 @@ int fit_predict_prepared(const struct fit_prepared *p, const struct fit_shape *s
         return e;
     memset(ret, 0, sizeof(*ret));
     struct fit_run x = {.p = p, .s = s, .r = ret, .a = a};
-    devices_init(&x);
-    run_target(&x);
-    fit_draft(&x);
-    fit_projector(&x);
-    fit_host_states(&x);
-    add_calibration(&x);
+    run_all(&x);
+    add_extra(&x);
     const struct fit_context *c = &x.target;
     ret->n_ctx = c->n_ctx;
     ret->n_ctx_seq = c->n_ctx_seq;
@@ -269,4 +318,79 @@ int fit_predict(const struct fit_input *in, struct arena *a, struct fit_result *
     struct fit_prepared *p = NULL;
     int r = fit_prepare(in, a, &p, err);
     return r < 0 ? r : fit_predict_prepared(p, in->shape, a, ret, err);
+}
+
+/* ---- questions ------------------------------------------------------------------------------------------------------------ */
+
+#define QUESTION_MEMORY (64UL << 20) /* of one prepared input: tens of KiB for real models */
+
+/* Prepares in an arena of its own, which *ret_a hands out. */
+static int prepare_alone(const struct fit_input *in, struct arena **ret_a, struct fit_prepared **ret, struct err *err)
+{
+    if (!in->shape)
+        return err_set(err, -EINVAL, "no shape to fit");
+    struct arena *a = arena_new(QUESTION_MEMORY);
+    if (!a)
+        return err_nomem(err);
+    int r = fit_prepare(in, a, ret, err);
+    if (r < 0)
+        a = arena_free(a);
+    *ret_a = a;
+    return r;
+}
+
+int fit_saved_state(const struct fit_input *in, uint64_t tokens, uint64_t *ret_target, uint64_t *ret_draft, struct err *err)
+{
+    struct arena *a = NULL;
+    struct fit_prepared *p = NULL;
+    int r = prepare_alone(in, &a, &p, err);
+    if (r < 0)
+        return r;
+    r = check_shape(in, in->shape, err);
+    if (r == 0) {
+        struct fit_result result;
+        memset(&result, 0, sizeof(result));
+        struct fit_run x = {.p = p, .s = in->shape, .r = &result};
+        run_all(&x);
+        *ret_target = fit_state_bytes(&x.target, tokens);
+        *ret_draft = x.draft.pm ? fit_state_bytes(&x.draft, tokens) : 0;
+    }
+    a = arena_free(a);
+    return r;
+}
+
+int fit_largest_context_prepared(const struct fit_prepared *p, const struct fit_shape *s, uint32_t *ret, struct err *err)
+{
+    struct fit_shape shape = *s;
+    struct fit_result r;
+    const uint64_t step = s->unified ? CELLS : (uint64_t)CELLS * s->slots;
+    uint64_t trained = p->in.target->context_trained ? p->in.target->context_trained : INT32_MAX;
+    uint64_t most = fit_mul(trained, s->slots);
+    int e = check_shape(&p->in, s, err);
+    if (e < 0)
+        return e;
+    /* beyond what the model was trained for there is nothing to gain */
+    uint64_t low = 0, high = (most > INT32_MAX ? INT32_MAX : most) / step + 1;
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+        shape.context = (uint32_t)(middle * step);
+        e = fit_predict_prepared(p, &shape, NULL, &r, err);
+        if (e < 0)
+            return e;
+        if (r.fits)
+            low = middle;
+        else
+            high = middle;
+    }
+    *ret = (uint32_t)(low * step);
+    return 0;
+}
+
+int fit_largest_context(const struct fit_input *in, struct arena *a, uint32_t *ret, struct err *err)
+{
+    if (!in->shape)
+        return err_set(err, -EINVAL, "no shape to fit");
+    struct fit_prepared *p = NULL;
+    int r = fit_prepare(in, a, &p, err);
+    return r < 0 ? r : fit_largest_context_prepared(p, in->shape, ret, err);
 }

@@ -105,7 +105,7 @@ struct fit_coef {
 /* What was measured before; n is the number of devices plus one (the host is last). A NULL pointer: nothing. */
 struct fit_calibration {
     const struct fit_coef *compute, *draft_compute;
-    const int64_t *extra_bytes; /* per device: driver, context, pools: reading minus the sum of terms; applied as a term of its own */
+    const int64_t *extra_bytes; /* per device: driver, context, pools: reading minus the sum of terms; a term of its own, or when negative taken off compute */
     const char *source;         /* "measured 2026-01-31 on b11669" */
     size_t n;
 };
