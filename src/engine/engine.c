@@ -143,6 +143,12 @@ int engine_speculation_check(const struct fleet_service *s, struct str body, str
     return k->speculation_check && s->shape.n_speculative > 0 ? k->speculation_check(s, body, err) : 0;
 }
 
+bool engine_line_denies(const struct fleet_service *s, struct str text)
+{
+    const struct engine_kind *k = engine_of(s);
+    return !k->denies || k->denies(s, text);
+}
+
 int engine_log_check(const struct fleet_service *s, struct str log, struct err *err)
 {
     const struct engine_kind *k = engine_of(s);

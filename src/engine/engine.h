@@ -77,6 +77,8 @@ int engine_token_check(struct str body, struct err *err) BASE_MUST_USE;
 enum engine_line { ENGINE_LINE_OTHER, ENGINE_LINE_LOADING, ENGINE_LINE_BUFFER, ENGINE_LINE_WARMUP, ENGINE_LINE_READY, ENGINE_LINE_DROPPED /* an asked-for thing was silently not done */ };
 /* ret_text (a view into line): what to show, without time stamp and level. */
 enum engine_line engine_line_parse(const struct engine_kind *k, struct str line, struct str *ret_text);
+/* Whether what a line of ENGINE_LINE_DROPPED denies is something that this service asked for: some are said of every start on a machine without a card. text: from engine_line_parse. */
+bool engine_line_denies(const struct fleet_service *s, struct str text);
 
 /* Compares what a finished start's log says with what was asked, for what no path tells: devices, KV types, ubatch, unified KV, each kind of speculation, and any ENGINE_LINE_DROPPED. -EBADMSG with every
  * difference. A line that is not there (another build, a cut log) is no difference. */

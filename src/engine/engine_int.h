@@ -64,6 +64,7 @@ struct engine_kind {
     int (*speculation_check)(const struct fleet_service *s, struct str body, struct err *err); /* NULL: cannot tell */
     const char *speculation;                                                                   /* its path */
     int (*log_check)(const struct fleet_service *s, struct str log, struct err *err);          /* NULL: nothing to compare */
+    bool (*denies)(const struct fleet_service *s, struct str text);                            /* NULL: whatever is dropped was asked for */
     int (*idle_parse)(struct str body, unsigned *ret_busy, struct err *err);                   /* with idle */
     int (*token_request)(const struct fleet_service *s, struct arena *a, const char **ret_path, const char **ret_body);
 
@@ -103,6 +104,7 @@ struct str skip_word(struct str s, struct str *ret_word);
 int llama_props_check(const struct fleet_service *s, const struct engine_paths *p, struct str body, struct err *err) BASE_MUST_USE;
 int llama_speculation_check(const struct fleet_service *s, struct str body, struct err *err) BASE_MUST_USE;
 int llama_log_check(const struct fleet_service *s, struct str log, struct err *err) BASE_MUST_USE;
+bool llama_denies(const struct fleet_service *s, struct str text);
 int llama_idle_parse(struct str body, unsigned *ret_busy, struct err *err) BASE_MUST_USE;
 struct str llama_message(struct str line);
 bool llama_begins(struct str message);

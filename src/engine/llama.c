@@ -442,6 +442,7 @@ const struct engine_kind engine_llama = {
     .speculation_check = llama_speculation_check,
     .speculation = "/slots",
     .log_check = llama_log_check,
+    .denies = llama_denies,
     .idle_parse = llama_idle_parse,
     .token_request = llama_token_request,
     .message = llama_message,

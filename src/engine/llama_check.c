@@ -218,10 +218,18 @@ static void hear_speculation(struct heard *h, const struct fleet_service *s, str
             h->spec_seen |= 1U << i;
 }
 
+/* -ngl is always said, and an engine without a back end for cards complains of it whatever its number. */
+bool llama_denies(const struct fleet_service *s, struct str text)
+{
+    struct fleet_shape sh;
+    engine_shape(s, &sh);
+    return sh.gpu_layers > 0 || str_find(text, STR("--gpu-layers option will be ignored")) < 0;
+}
+
 static void hear(struct heard *h, const struct fleet_service *s, struct str line)
 {
     struct str text;
-    if (engine_line_parse(&engine_llama, line, &text) == ENGINE_LINE_DROPPED)
+    if (engine_line_parse(&engine_llama, line, &text) == ENGINE_LINE_DROPPED && llama_denies(s, text))
         keep_first(&h->dropped, text);
     if (str_starts(text, STR("llama_context: kv_unified ")))
         keep_first(&h->unified, value_after(text, "= "));

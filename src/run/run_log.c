@@ -70,7 +70,7 @@ static void line_seen(struct run_service *s)
     if (kind == ENGINE_LINE_OTHER)
         return;
     struct buf *to = kind == ENGINE_LINE_DROPPED ? &s->dropped : &s->step;
-    if (kind == ENGINE_LINE_DROPPED && to->len > 0)
+    if (kind == ENGINE_LINE_DROPPED && (to->len > 0 || !engine_line_denies(s->service, text)))
         return; /* the first one names the cause */
     buf_clear(to);
     buf_add_printable(to, text, RUN_SHOW_CHARS);

@@ -177,6 +177,7 @@ static const struct fleet_host bare = {.name = "here"}, one = {.name = "one", .d
 static const struct fleet_runtime llama = {.name = "llama", .engine = "llama.cpp"};
 
 #define STARTED "0.00.011.192 I srv  llama_server: initializing ...\n"
+#define NO_GPU "warning: no usable GPU found, --gpu-layers option will be ignored\n"
 #define ON_CPU "0.00.017.358 I load_tensors:   CPU_Mapped model buffer size =     2.54 MiB\n"
 #define ON_DEVICE "0.00.032.970 I load_tensors: RPC0[127.0.0.1:50161] model buffer size =     1.83 MiB\n"
 #define CONTEXT "0.00.017.521 I llama_context: n_ubatch              = 512\n0.00.017.522 I llama_context: kv_unified            = false\n"
@@ -197,9 +198,17 @@ static void log_check(void **state)
     struct fleet_service s = {.name = "small", .host = &bare, .runtime = &llama, .shape = {.split_auto = true, .slots = 1}};
     log_says(&s, NULL, NULL);
     log_says(&s, STARTED ON_CPU CONTEXT KV KV_DRAFT, NULL);
-    log_says(&s, STARTED "warning: no usable GPU found, --gpu-layers option will be ignored\n" ON_CPU, "the engine dropped something: \"warning: no usable GPU found, --gpu-layers option will be ignored\"");
+    /* said of every start without a card, also of one that asked for no layers there */
+    log_says(&s, STARTED NO_GPU ON_CPU, NULL);
+    log_says(&s, STARTED "0.1 W warning: failed to mlock 1-byte buffer\n" ON_CPU, "the engine dropped something: \"warning: failed to mlock 1-byte buffer\"");
+    s.shape.gpu_layers_set = true;
+    s.shape.gpu_layers = 4;
+    log_says(&s, STARTED NO_GPU, "the engine dropped something: \"warning: no usable GPU found, --gpu-layers option will be ignored\"");
     /* of an earlier run */
-    log_says(&s, "warning: no usable GPU found, --gpu-layers option will be ignored\n" STARTED ON_CPU CONTEXT, NULL);
+    log_says(&s, NO_GPU STARTED CONTEXT, NULL);
+    s.shape.gpu_layers = 0;
+    assert_false(engine_line_denies(&s, STR("warning: no usable GPU found, --gpu-layers option will be ignored")));
+    assert_true(engine_line_denies(&s, STR("warning: failed to mlock 1-byte buffer")));
 
     s.shape.kv_k = "q8_0";
     s.shape.unified_kv = FLEET_ON;
