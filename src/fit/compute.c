@@ -28,6 +28,7 @@ static const struct {
 static const struct margin usual = {5, 5};
 static const struct margin moved = {40, 60};   /* beside it: tensors or KV that an option moves elsewhere */
 static const struct margin without_flash = {5, 25};
+static const struct margin fallen = {10, 400}; /* flash attention that the engine may turn off */
 static const struct margin device = {10, 30};  /* beside it: kernels of a GPU */
 static const struct margin drafting = {30, 60}; /* heads that read the target's hidden states */
 
@@ -47,6 +48,8 @@ static struct margin margin_of(const struct fit_run *x, const struct fit_context
         widen(&m, without_flash);
     if (x->s->kv_on_cpu || c->pm->n_overrides > 0 || (c->draft ? x->s->draft_cpu_moe : x->s->cpu_moe) > 0 || x->s->split_mode > FIT_SPLIT_NONE)
         widen(&m, moved);
+    if (fit_flash_may_fall(x, c))
+        widen(&m, fallen);
     if (c->mtp || (x->spec & (FIT_SPEC_EAGLE3 | FIT_SPEC_DFLASH | FIT_SPEC_DSPARK)))
         widen(&m, drafting);
     if (d < x->p->host && x->p->in.devices[d].backend != FIT_RPC && x->p->in.devices[d].backend != FIT_CPU) {
@@ -54,6 +57,18 @@ static struct margin margin_of(const struct fit_run *x, const struct fit_context
         m.above += device.above;
     }
     return m;
+}
+
+bool fit_flash_may_fall(const struct fit_run *x, const struct fit_context *c)
+{
+    const struct model *m = c->pm->m;
+    uint16_t host = (uint16_t)x->p->host;
+    if (x->s->flash != FLEET_AUTO || c->device[0] != host || c->device[m->n_layer] == host)
+        return false;
+    for (uint32_t il = 0; il < m->n_layer; il++)
+        if (m->layers[il].recurrent)
+            return true;
+    return false;
 }
 
 /* ---- what a device's kernels ask for ------------------------------------------------------------------------------------ */
@@ -154,7 +169,7 @@ static struct fit_amount played(const struct fit_run *x, const struct fit_contex
         bytes = fit_graph_device(&g);
         more = copied_weights(x, c, &g, d);
         /* law 4.5: a tool's figure holds one more activation on every device after the first */
-        if (x->p->in.program == FIT_TOOL && g.from > 0 && g.from < g.to)
+        if (x->p->in.program == FIT_TOOL && g.from > 0 && g.from < g.to && c->device[g.from - 1] != x->p->host)
             bytes = fit_add(bytes, fit_mul(4 * (uint64_t)g.copies * g.ub, g.m->embd));
     }
     struct margin m = margin_of(x, c, d);

@@ -59,7 +59,8 @@ struct fit_placed {
     struct fit_sums tied;    /* the output's own copy of token_embd */
     bool has_tied;
     bool has_no_cuda;        /* any FIT_NO_CUDA tensor */
-    bool table_moved;        /* per_layer_token_embd is overridden to a device */
+    uint64_t table_bytes;    /* of per_layer_token_embd, 0 none */
+    bool table_moved;        /* it is overridden to a device */
     uint64_t v_width_max;    /* law 3.2 without flash attention */
     uint32_t override_hits[FIT_OVERRIDES_MAX];  /* tensors that each override moved */
     bool override_no_buffer[FIT_OVERRIDES_MAX]; /* its buffer is none of the devices' nor CPU */
@@ -217,6 +218,8 @@ uint64_t fit_state_bytes(const struct fit_context *c, uint64_t tokens);
 uint64_t fit_checkpoint_bytes(const struct fit_context *c);
 void fit_projector(struct fit_run *x);
 
+/* Whether "auto" may end in off: layers on the CPU before those of a device, in a model that is not of attention alone. */
+bool fit_flash_may_fall(const struct fit_run *x, const struct fit_context *c);
 /* What CUDA and HIP may need at most on one device to unpack a layer's quantized K and V; 0: nothing is quantized, or no such device. */
 uint64_t fit_kv_scratch(const struct fit_run *x);
 

@@ -246,6 +246,7 @@ void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const stru
     /* the layers of a trunk end before those of the drafter in the file */
     g->n_layer = c->pm->m->n_layer - (c->mtp || c->pm->m->n_nextn > c->pm->m->n_layer ? 0 : c->pm->m->n_nextn);
     uint64_t ub = c->n_ubatch < c->n_ctx ? c->n_ubatch : c->n_ctx;
+    ub = (ub + c->np - 1) / c->np * c->np; /* whole sequences */
     g->ub = (uint32_t)ub;
     g->np = c->np;
     g->outputs = c->n_outputs < g->ub ? c->n_outputs : g->ub;

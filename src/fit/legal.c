@@ -197,6 +197,13 @@ static void flash_off(struct fit_run *x, const char *rule)
         fit_note(x, FIT_WARNING, rule, "architecture \"%s\" cannot use flash attention, the engine turns it off", x->p->in.target->arch);
 }
 
+/* Asked to decide, the engine turns flash attention off when one attention would leave its layer's device: seen with hybrids whose first layers are on the CPU. */
+static void flash_auto(struct fit_run *x, const char *rule)
+{
+    if (fit_flash_may_fall(x, &x->target))
+        fit_note(x, FIT_WARNING, rule, "flash attention auto with layers on the CPU: for this kind of model the engine may turn it off, then compute grows by all scores and quantized V is refused; set flash-attention: on");
+}
+
 /* ---- where layers go ----------------------------------------------------------------------------------------------------------- */
 
 static void split_free(struct fit_run *x, const char *rule)
@@ -267,10 +274,10 @@ static void repack_host(struct fit_run *x, const char *rule)
 
 static void lazy_table(struct fit_run *x, const char *rule)
 {
-    const struct model_tensor *t = model_find_tensor(x->p->in.target, "per_layer_token_embd.weight");
+    uint64_t bytes = x->p->target->table_bytes;
     char text[UNITS_TEXT];
-    if (t && t->place == MODEL_INPUT && t->bytes > 4ULL << 30 && x->mmap)
-        fit_note(x, FIT_NOTE, rule, "per_layer_token_embd is %s: the engine reads its rows from the file when they are needed, so it need not all be resident", units_show_bytes(t->bytes, text));
+    if (bytes > 4ULL << 30 && x->mmap && !x->p->target->table_moved)
+        fit_note(x, FIT_NOTE, rule, "per_layer_token_embd is %s: the engine reads its rows from the file when they are needed, so it need not all be resident", units_show_bytes(bytes, text));
 }
 
 static void moe_cache(struct fit_run *x, const char *rule)
@@ -396,6 +403,7 @@ static const struct fit_rule rules[] = {
     {"kv-kernel", NULL, NULL, kv_kernel},
     {"kv-scratch", NULL, NULL, kv_scratch},
     {"flash-off", NULL, NULL, flash_off},
+    {"flash-auto", NULL, NULL, flash_auto},
     {"split-free", NULL, NULL, split_free},
     {"split-zero", NULL, NULL, split_zero},
     {"split-mode", NULL, NULL, split_mode},

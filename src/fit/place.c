@@ -151,10 +151,12 @@ static void place_one(struct matcher *x, const struct model_tensor *t, bool tied
     struct fit_placed *pm = x->pm;
     bool repack = repacks(t), nextn = t->place == MODEL_NEXTN;
     int to = pm->n_overrides > 0 ? overridden(x, t) : -1;
+    if (t->layer < 0 && str_eq_c(str_of(t->name), "per_layer_token_embd.weight"))
+        pm->table_bytes = t->bytes;
     if (tied)
         sums_add(&pm->tied, t, false);
     if (to >= 0) {
-        pm->table_moved |= (size_t)to != x->p->host && str_eq_c(str_of(t->name), "per_layer_token_embd.weight");
+        pm->table_moved |= (size_t)to != x->p->host && t->layer < 0 && str_eq_c(str_of(t->name), "per_layer_token_embd.weight");
         if ((size_t)to == x->p->host && t->layer >= 0 && (uint32_t)t->layer < pm->m->n_layer && strstr(t->name, "ffn_down_exps"))
             pm->layers[t->layer].away = true;
         struct fit_sums *fixed = nextn ? pm->fixed_nextn : pm->fixed;
