@@ -223,28 +223,71 @@ static inline struct model *model_27b(void)
     return maker_model(&k);
 }
 
-/* Its block drafter: five layers behind a window of 2048, 2.06 GB, no head and no embeddings of its own. */
+/* Its block drafter: five layers behind a window of 2048, 2.056 GB, no head and no embeddings of its own. */
 static inline struct model *model_dflash2(void)
 {
     struct maker k = maker_new("dflash", 5, 5120, 32, 8, 128, 262144);
     const uint32_t window[] = {1, 1, 1, 1, 1};
-    const int32_t taps[] = {1, 16, 31, 46, 61};
+    const int32_t taps[] = {1, 12, 23, 34, 46, 57};
 
     maker_u32(&k, "feed_forward_length", 17408);
     maker_u32(&k, "block_size", 8);
     maker_u32(&k, "vocab_size", 151040);
     maker_u32(&k, "attention.sliding_window", 2048);
     gguf_put_u32s(k.w, "dflash.attention.sliding_window_pattern", window, 5);
-    gguf_put_i32s(k.w, "dflash.target_layers", taps, 5);
-    maker_tensor(&k, S_Q8_0, 25600, 5120, 0, "fc.weight");
+    gguf_put_i32s(k.w, "dflash.target_layers", taps, 6);
+    maker_tensor(&k, S_Q8_0, 30720, 5120, 0, "fc.weight");
     maker_tensor(&k, S_F32, 5120, 0, 0, "enc.output_norm.weight");
     maker_tensor(&k, S_F32, 5120, 0, 0, "output_norm.weight");
+    maker_tensor(&k, S_Q8_0, 512, 151040, 0, "selector_predecessor.weight");
+    maker_tensor(&k, S_Q8_0, 512, 151040, 0, "selector_successor.weight");
+    maker_tensor(&k, S_Q8_0, 5120, 512, 0, "selector_hidden.weight");
     for (uint32_t il = 0; il < 5; il++) {
         maker_attention(&k, S_Q8_0, il, 5120, 32, 8, 128);
+        maker_tensor(&k, S_Q8_0, 5120, 384, 0, "blk.%u.attn_conv_proj.weight", il);
+        maker_tensor(&k, S_Q8_0, 5120, 384, 0, "blk.%u.ffn_conv_proj.weight", il);
         maker_tensor(&k, S_Q8_0, 5120, 17408, 0, "blk.%u.ffn_gate.weight", il);
         maker_tensor(&k, S_Q8_0, 5120, 17408, 0, "blk.%u.ffn_up.weight", il);
         maker_tensor(&k, S_Q8_0, 17408, 5120, 0, "blk.%u.ffn_down.weight", il);
     }
+    return maker_model(&k);
+}
+
+/* A small block drafter for targets of a few layers. */
+static inline struct model *model_small_drafter(uint64_t seed, uint32_t embd, uint32_t vocab)
+{
+    const uint32_t n = (uint32_t)rng_range(&seed, 1, 3);
+    struct maker k = maker_new("dflash", n, embd, 4, 2, 64, 4096);
+    const int32_t taps[] = {0, 1};
+
+    maker_u32(&k, "feed_forward_length", 2048);
+    maker_u32(&k, "block_size", 4);
+    maker_u32(&k, "vocab_size", vocab);
+    gguf_put_i32s(k.w, "dflash.target_layers", taps, 2);
+    maker_tensor(&k, S_F16, 2ULL * embd, embd, 0, "fc.weight");
+    maker_tensor(&k, S_F32, embd, 0, 0, "output_norm.weight");
+    for (uint32_t il = 0; il < n; il++) {
+        const uint64_t ff = 512 * rng_range(&seed, 2, 12);
+
+        maker_attention(&k, S_F16, il, embd, 4, 2, 64);
+        maker_tensor(&k, S_F16, embd, ff, 0, "blk.%u.ffn_gate.weight", il);
+        maker_tensor(&k, S_F16, embd, ff, 0, "blk.%u.ffn_up.weight", il);
+        maker_tensor(&k, S_F16, ff, embd, 0, "blk.%u.ffn_down.weight", il);
+    }
+    return maker_model(&k);
+}
+
+/* A tower for images, of so many bytes. */
+static inline struct model *model_projector(uint64_t bytes)
+{
+    struct maker k = {.w = gguf_writer_new(), .head = BUF_INIT(1U << 20), .arch = "clip"};
+
+    if (!k.w)
+        maker_die("clip", "no memory");
+    gguf_put_str(k.w, "general.architecture", STR("clip"));
+    maker_u32(&k, "vision.block_count", 1);
+    maker_u32(&k, "vision.embedding_length", 64);
+    maker_tensor(&k, S_F16, 1024, bytes / 2048, 0, "v.blk.0.attn_q.weight");
     return maker_model(&k);
 }
 
