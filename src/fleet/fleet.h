@@ -38,7 +38,9 @@ struct fleet_host {
     const char *address; /* where clients on other machines reach it; NULL */
     enum fleet_scope scope;
     uint64_t memory_bytes; /* 0 not declared */
+    uint64_t bandwidth_bytes_s; /* of its memory; 0 unknown */
     uint64_t floor_bytes;  /* free memory that must remain on every device */
+    uint64_t slack_bytes;  /* largest gap between what is left of its devices; 0 any */
     const struct fleet_device *devices;
     size_t n_devices;
     struct fleet_pos pos;
@@ -95,6 +97,15 @@ struct fleet_shape {
     uint32_t threads;
 };
 
+/* What vLLM takes beside its pool: nobody but the running engine can tell, so it is measured once and declared, for one rank. 0: not declared. */
+struct fleet_vllm {
+    bool declared;
+    uint64_t free_at_init_bytes; /* of a card, as the engine reports it at start */
+    uint64_t weight_bytes, overhead_bytes, graph_bytes, kv_reserve_bytes, expert_slot_bytes;
+    uint64_t token_bytes;        /* of the pool, for one token at exactly this context and KV type */
+    uint32_t graphs, block_tokens;
+};
+
 struct fleet_service {
     const char *name;
     const struct fleet_host *host;
@@ -108,6 +119,10 @@ struct fleet_service {
     size_t n_args;
     const char *const *env;  /* "NAME=value", beside the clean environment */
     size_t n_env;
+    bool floor_set;          /* instead of the host's */
+    uint64_t floor_bytes, slack_bytes; /* slack 0: the host's */
+    const char *reason;      /* of both; never NULL with either */
+    struct fleet_vllm vllm;  /* engine "vllm" only */
     /* engine "generic" only */
     const char *const *command; /* argv; "{port}", "{bind}", "{model}" are replaced as whole words or inside a word */
     size_t n_command;

@@ -192,6 +192,20 @@ static int rules_speculative(struct fleet_reader *r, const struct yaml_node *n, 
     return 0;
 }
 
+/* Less free memory than the host asks for is a decision: the next person must find out why. */
+static int rules_floor(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
+{
+    const struct yaml_node *floor = yaml_get(n, "floor"), *slack = yaml_get(n, "slack"), *reason = yaml_get(n, "reason");
+    const struct yaml_node *vllm = yaml_get(n, "vllm");
+    if ((floor || slack) && (!s->reason || !s->reason[0]))
+        return fleet_refuse_at(r, fleet_key_pos_of(floor ? floor : slack), "'%s' of %s is its own and has no 'reason'; write why, every plan repeats it", floor ? "floor" : "slack", r->of);
+    if (reason && !floor && !slack)
+        return fleet_refuse_at(r, fleet_key_pos_of(reason), "'reason' of %s gives reasons for nothing; it goes with 'floor' or 'slack'", r->of);
+    if (vllm && strcmp(s->runtime->engine, "vllm") != 0)
+        return fleet_refuse_at(r, fleet_key_pos_of(vllm), "'vllm' of %s has no effect with engine '%s'; remove it", r->of, s->runtime->engine);
+    return 0;
+}
+
 int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index)
 {
     (void)index;
@@ -205,6 +219,8 @@ int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void 
     int rc = generic ? rules_generic(r, n, s) : rules_known_engine(r, n, s);
     if (rc == 0)
         rc = rules_numbers(r, n, s);
+    if (rc == 0)
+        rc = rules_floor(r, n, s);
     if (rc == 0 && strcmp(s->runtime->engine, "llama.cpp") == 0) {
         rc = rules_kv(r, n, s);
         if (rc == 0)

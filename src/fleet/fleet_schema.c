@@ -12,6 +12,7 @@
 #define TOKENS_MAX 2147483647 /* the engines count tokens in a signed 32-bit number */
 #define LAYERS_MAX 10000      /* more than any model has: "all" to an engine */
 #define THREADS_MAX 1024
+#define GRAPHS_MAX 10000      /* one for each batch size that is captured */
 
 static const char *const scopes[] = {"system", "user", NULL};
 static const char *const units[] = {"child", "systemd", "quadlet", NULL};
@@ -39,7 +40,9 @@ static const struct fleet_key host_keys[] = {
     {.name = "address", .type = FLEET_T_TEXT, .at = AT(fleet_host, address), .check = fleet_check_address},
     {.name = "scope", .type = FLEET_T_WORD, .at = AT(fleet_host, scope), .words = scopes},
     {.name = "memory", .type = FLEET_T_BYTES, .at = AT(fleet_host, memory_bytes), .min = 1},
+    {.name = "bandwidth", .type = FLEET_T_RATE, .at = AT(fleet_host, bandwidth_bytes_s)},
     {.name = "floor", .type = FLEET_T_BYTES, .at = AT(fleet_host, floor_bytes)},
+    {.name = "slack", .type = FLEET_T_BYTES, .at = AT(fleet_host, slack_bytes), .min = 1},
     {.name = "devices", .type = FLEET_T_OWN, .read = fleet_read_devices},
 };
 
@@ -89,6 +92,10 @@ static const struct fleet_key service_keys[] = {
     {.name = "unit", .type = FLEET_T_WORD, .at = AT(fleet_service, unit), .words = units},
     {.name = "args", .type = FLEET_T_LIST, .at = AT(fleet_service, args), .set_at = AT(fleet_service, n_args), .max = FLEET_ARGS_MAX},
     {.name = "env", .type = FLEET_T_OWN, .read = fleet_read_env},
+    {.name = "floor", .type = FLEET_T_OWN, .read = fleet_read_floor},
+    {.name = "slack", .type = FLEET_T_BYTES, .at = AT(fleet_service, slack_bytes), .min = 1},
+    {.name = "reason", .type = FLEET_T_TEXT, .at = AT(fleet_service, reason)},
+    {.name = "vllm", .type = FLEET_T_OWN, .read = fleet_read_vllm},
     {.name = "command", .type = FLEET_T_LIST, .at = AT(fleet_service, command), .set_at = AT(fleet_service, n_command), .min = 1,
      .max = FLEET_ARGS_MAX},
     {.name = "health", .type = FLEET_T_TEXT, .at = AT(fleet_service, health), .check = fleet_check_url_path},
@@ -98,6 +105,18 @@ static const struct fleet_key service_keys[] = {
 static const struct fleet_key kv_keys[] = {
     {.name = "k", .type = FLEET_T_TEXT, .at = AT(fleet_shape, kv_k), .check = fleet_check_word},
     {.name = "v", .type = FLEET_T_TEXT, .at = AT(fleet_shape, kv_v), .check = fleet_check_word},
+};
+
+static const struct fleet_key vllm_keys[] = {
+    {.name = "free-at-init", .type = FLEET_T_BYTES, .required = "31.23GiB", .at = AT(fleet_vllm, free_at_init_bytes), .min = 1},
+    {.name = "weights", .type = FLEET_T_BYTES, .at = AT(fleet_vllm, weight_bytes)},
+    {.name = "overhead", .type = FLEET_T_BYTES, .at = AT(fleet_vllm, overhead_bytes)},
+    {.name = "graphs", .type = FLEET_T_NUMBER, .at = AT(fleet_vllm, graphs), .set_at = FLEET_NOWHERE, .max = GRAPHS_MAX},
+    {.name = "graph", .type = FLEET_T_BYTES, .at = AT(fleet_vllm, graph_bytes)},
+    {.name = "kv-reserve", .type = FLEET_T_BYTES, .at = AT(fleet_vllm, kv_reserve_bytes)},
+    {.name = "expert-slot", .type = FLEET_T_BYTES, .at = AT(fleet_vllm, expert_slot_bytes)},
+    {.name = "token", .type = FLEET_T_BYTES, .at = AT(fleet_vllm, token_bytes)},
+    {.name = "block", .type = FLEET_T_NUMBER, .at = AT(fleet_vllm, block_tokens), .set_at = FLEET_NOWHERE, .min = 1, .max = TOKENS_MAX},
 };
 
 static const struct fleet_key endpoint_keys[] = {
@@ -120,6 +139,7 @@ const struct fleet_schema fleet_schema_runtime = SCHEMA(runtime_keys);
 const struct fleet_schema fleet_schema_model = SCHEMA(model_keys);
 const struct fleet_schema fleet_schema_service = SCHEMA(service_keys);
 const struct fleet_schema fleet_schema_kv = SCHEMA(kv_keys);
+const struct fleet_schema fleet_schema_vllm = SCHEMA(vllm_keys);
 const struct fleet_schema fleet_schema_endpoint = SCHEMA(endpoint_keys);
 const struct fleet_schema fleet_schema_router = SCHEMA(router_keys);
 

@@ -307,6 +307,22 @@ int fleet_read_kv(struct fleet_reader *r, const struct yaml_node *n, void *part)
     return rc < 0 ? rc : fleet_read_part(r, &fleet_schema_kv, n, fleet_label(r), fleet_key_pos_of(n), &s->shape);
 }
 
+int fleet_read_vllm(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    int rc = fleet_map(r, n);
+    s->vllm.declared = true;
+    return rc < 0 ? rc : fleet_read_part(r, &fleet_schema_vllm, n, fleet_label(r), fleet_key_pos_of(n), &s->vllm);
+}
+
+/* 0 is a floor too. */
+int fleet_read_floor(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    s->floor_set = true;
+    return fleet_bytes(r, n, 0, &s->floor_bytes);
+}
+
 int fleet_read_prompt_cache(struct fleet_reader *r, const struct yaml_node *n, void *part)
 {
     struct fleet_service *s = part;

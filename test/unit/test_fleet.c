@@ -597,6 +597,7 @@ static void docs_name_every_key(void **state)
     compare_docs(text, "models", &fleet_schema_model);
     compare_docs(text, "services", &fleet_schema_service);
     compare_docs(text, "kv", &fleet_schema_kv);
+    compare_docs(text, "vllm", &fleet_schema_vllm);
     compare_docs(text, "endpoints", &fleet_schema_endpoint);
     compare_docs(text, "router", &fleet_schema_router);
 }
