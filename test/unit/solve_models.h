@@ -291,7 +291,7 @@ static inline struct model *model_projector(uint64_t bytes)
     return maker_model(&k);
 }
 
-/* 48 blocks of 512 experts of which ten are used: 4.7 MiB an expert and layer at 16 bits each of three matrices of 2560 by `ff`. */
+/* 48 blocks of 512 experts of which ten are used: three matrices of 2560 by `ff` each. */
 static inline struct model *model_moe(uint32_t blocks, uint32_t ff, uint32_t type)
 {
     struct maker k = maker_new("qwen3moe", blocks, 2560, 16, 2, 256, 262144);
