@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * http: HTTP/1.1 messages as bytes. Parses with llhttp in strict mode plus refusals of our own; writes heads anew from parsed fields. No sockets, no clock.
+ * http: HTTP/1.1 messages as bytes. Parses with llhttp in strict mode plus refusals of our own; writes heads anew from parsed fields; splits event streams. No sockets, no clock.
  * Refuse, never repair: an ambiguous message is an error. What is refused beyond llhttp's strict mode: a header line that begins with space or tab, CR
  * without LF, LF without CR, Content-Length together with Transfer-Encoding, more than one Content-Length, any transfer coding but exactly "chunked", space before the colon, an
  * empty header name, NUL and control bytes in values, absolute-form targets whose host differs from Host, a request of 1.1 with no Host or two.
@@ -85,3 +85,30 @@ size_t http_chunk_line(uint64_t len, char out[HTTP_CHUNK_LINE]);
 const char *http_reason(unsigned status);
 /* The path of a target without query, as sent. */
 struct str http_target_path(struct str target);
+
+/* ---- event streams ------------------------------------------------------------------------------------------ */
+
+#define HTTP_SSE_NAME_MAX 128 /* bytes of an event's name: those of the APIs are below 60 */
+
+/* Splits text/event-stream into events, whatever pieces it comes in. The members are private. */
+struct http_sse {
+    struct buf line, data, name; /* line: the front of one whose end has not come */
+    bool begun;    /* a line has ended: no byte order mark any more */
+    bool fresh;    /* the last byte ended an event, or there was none */
+    bool after_cr; /* a LF now would belong to the line that has ended */
+    bool has_data, cut;
+    bool told;     /* data and name are those of an event that was handed over */
+};
+struct http_sse_event {
+    struct str name; /* of the "event" field; empty without one */
+    struct str data; /* lines joined with LF */
+    bool has_data;   /* false: comments or other fields alone, which a reader does not see as an event */
+    bool cut;        /* there was more than fits */
+};
+/* max bounds the bytes kept of a line and of an event's data. */
+void http_sse_init(struct http_sse *s, size_t max);
+void http_sse_release(struct http_sse *s);
+/* Reads up to the end of the next event. 1: an event ended, *ret is valid until the next call; 0: all was read and none has ended; -ENOMEM. *ret_used: bytes read, those of its empty line included. */
+int http_sse_feed(struct http_sse *s, struct str data, size_t *ret_used, struct http_sse_event *ret) BASE_MUST_USE;
+/* True between events: other bytes may be put here. */
+bool http_sse_between(const struct http_sse *s);
