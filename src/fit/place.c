@@ -314,7 +314,7 @@ static void place_copies(struct fit_run *x, const struct fit_context *c, bool ne
     bool has[FIT_DEVICES_MAX + 1] = {0};
     if (c->pm->per_buffer.bytes[FIT_CLASS_PLAIN] == 0)
         return;
-    for (uint32_t il = 0; il < m->n_layer; il++) {
+    for (uint32_t il = 0; il < m->n_block && il < m->n_layer; il++) {
         const struct model_layer *l = &m->layers[il];
         uint16_t d = c->device[il];
         if ((l->nextn && !nextn) || (m->rope_dense_only && l->swa) || has[d])
@@ -331,10 +331,9 @@ void fit_place_weights(struct fit_run *x, const struct fit_context *c, uint32_t 
     enum fit_term own = c->draft ? FIT_DRAFT_WEIGHTS : FIT_WEIGHTS;
     put(x, x->p->host, &pm->input, own);
     for (uint32_t il = 0; il < m->n_layer; il++) {
-        bool extra = m->layers[il].nextn;
-        if (extra && !nextn)
+        if (m->layers[il].nextn && !nextn)
             continue;
-        place_slot(x, &pm->slots[il], c->device[il], il < cpu_moe, extra ? FIT_DRAFT_WEIGHTS : own);
+        place_slot(x, &pm->slots[il], c->device[il], il < cpu_moe, own);
     }
     uint16_t out = c->device[m->n_layer];
     place_slot(x, &pm->slots[m->n_layer], out, cpu_moe == UINT32_MAX, own);
@@ -344,6 +343,6 @@ void fit_place_weights(struct fit_run *x, const struct fit_context *c, uint32_t 
     for (size_t d = 0; d <= x->p->host; d++) {
         put(x, d, &pm->fixed[d], own);
         if (nextn)
-            put(x, d, &pm->fixed_nextn[d], FIT_DRAFT_WEIGHTS);
+            put(x, d, &pm->fixed_nextn[d], own);
     }
 }

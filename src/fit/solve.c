@@ -37,30 +37,12 @@ static size_t sorted(const uint32_t *from, size_t n, uint32_t declared, uint32_t
     return k;
 }
 
-/* A split that was declared in whole shares, fine enough to say every layer, keeps its sum: people compare with what they know. */
-static uint32_t declared_sum(const struct fit_shape *s, uint32_t n_layers)
-{
-    double sum = 0;
-    for (size_t i = 0; i < s->n_split; i++) {
-        if (s->split[i] != (double)(uint32_t)s->split[i])
-            return 0;
-        sum += s->split[i];
-    }
-    return sum + 1 >= n_layers && sum <= 2.0 * MODEL_LAYERS_MAX ? (uint32_t)sum : 0;
-}
-
 static void find_spills(struct solve_service *s)
 {
-    const struct fit_placed *pm = s->prepared[0]->target;
-    uint32_t n_layer = pm->m->n_layer;
     if (s->in.n_devices == 0)
         return;
-    for (uint32_t il = s->shape.cpu_moe; s->space->cpu_moe && il < n_layer; il++)
-        for (unsigned part = 0; part < FIT_GROUPS; part++)
-            if ((part & FIT_MOE) && pm->slots[il].part[part].bytes[FIT_CLASS_PLAIN] > 0) {
-                s->moe[s->n_moe++] = il + 1;
-                break;
-            }
+    for (uint32_t v = fit_next_moe(s->prepared[0], s->shape.cpu_moe); s->space->cpu_moe && v > 0; v = fit_next_moe(s->prepared[0], v))
+        s->moe[s->n_moe++] = v;
     s->n_spill = (uint32_t)s->n_moe + (s->space->gpu_layers ? s->n_layers : 0);
 }
 
@@ -76,13 +58,12 @@ static void take_space(struct solve_service *s)
         s->ubatches[i] = f->n_ubatches ? f->ubatches[i] : s->shape.ubatch;
     for (size_t i = 0; i < s->n_kv; i++)
         s->kv[i] = f->n_kv ? f->kv[i] : NULL;
-    bool drafts = (s->shape.spec & FIT_SPEC_CONTEXT) && (s->in.drafter || m->mtp);
-    s->n_drafter = f->drafter_off && drafts ? 2 : 1;
+    s->n_drafter = f->drafter_off && fit_drafts(&s->in, &s->shape) ? 2 : 1;
     s->free_projector = f->projector_device && s->in.projector && s->in.n_devices > 0;
     s->n_projector = s->free_projector ? 2 : 1;
     s->free_split = f->split && s->in.n_devices > 1 && s->shape.split_mode == FIT_SPLIT_LAYER;
     s->n_layers = s->shape.gpu_layers < m->n_layer + 1 ? s->shape.gpu_layers : m->n_layer + 1;
-    s->share_sum = declared_sum(&s->shape, s->n_layers);
+    s->share_sum = fit_declared_sum(&s->shape, s->n_layers);
 }
 
 static int check_space(const struct fit_space *f, struct err *err)

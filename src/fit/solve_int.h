@@ -22,6 +22,33 @@ int fit_traffic_of(const struct fit_prepared *p, struct fit_traffic *ret, struct
 void fit_speed_prepared(const struct fit_prepared *p, const struct fit_traffic *t, const struct fit_shape *s, const struct fit_result *r, uint64_t depth, struct fit_speed *ret);
 int fit_speed_assumes(const struct fit_prepared *p, const struct fit_shape *s, const struct fit_result *r, uint64_t depth, struct arena *a, struct fit_speed *ret, struct err *err) BASE_MUST_USE;
 
+/* ---- bad.c ---- */
+
+/* The first of the list that shape s, predicted as r, meets; NULL: none. room is overwritten. */
+const struct fit_bad *fit_known_bad(const struct fit_prepared *p, const struct fit_bad *list, size_t n, const struct fit_shape *s, const struct fit_result *r, struct fit_result *room);
+
+/* ---- steps.c: what knobs and tables share ---- */
+
+/* An input, prepared with and without its drafter, and one prediction after the other. */
+struct fit_steps {
+    const struct fit_input *in;
+    struct fit_prepared *prepared[2]; /* [1]: without its drafter */
+    struct fit_traffic traffic[2];
+    struct fit_result result, room;
+};
+int fit_steps_new(const struct fit_input *in, struct arena *scratch, struct fit_steps **ret, struct err *err) BASE_MUST_USE;
+/* Predicts s into x->result; its texts live in a, NULL: "". */
+int fit_steps_predict(struct fit_steps *x, const struct fit_shape *s, struct arena *a, struct err *err) BASE_MUST_USE;
+double fit_steps_speed(const struct fit_steps *x, const struct fit_shape *s); /* tokens a second of what was predicted last, which was s */
+bool fit_drafts(const struct fit_input *in, const struct fit_shape *s); /* a context drafts, which can be turned off */
+/* Shares of a split in whole numbers, as many as devices: the declared ones when they are fine enough to say every layer of r's placement, else layers counted by device. Returns their sum. */
+uint32_t fit_whole_shares(const struct fit_input *in, const struct fit_result *r, uint32_t *ret);
+/* The declared shares' sum when they are whole and fine enough for so many layers; else 0. */
+uint32_t fit_declared_sum(const struct fit_shape *s, uint32_t n_layers);
+/* cpu_moe with one more layer's experts on the CPU than now; 0: there is none. */
+uint32_t fit_next_moe(const struct fit_prepared *p, uint32_t cpu_moe);
+const char *fit_shares_text(const double *shares, size_t n, struct arena *a);
+
 /* ---- solver -------------------------------------------------------------------------------------------------------------- */
 
 #define FIT_SPILLS_MAX (2 * MODEL_LAYERS_MAX + 2)

@@ -42,40 +42,6 @@ void solve_shape(const struct solve_service *s, const struct solve_way *w, const
         ret->split[d] = at->shares[d];
 }
 
-static bool same_types(const struct fit_shape *a, const struct fit_shape *b)
-{
-    return a->k_type == b->k_type && a->v_type == b->v_type;
-}
-
-/* What a known-bad shape says of layers holds for every split that puts them there. */
-static bool same_layers(struct solve *x, const struct solve_service *s, const struct fit_bad *bad, unsigned drafter)
-{
-    struct fit_result *mine = &x->result;
-    struct fit_result *theirs = &x->other;
-    if (bad->shape->cpu_moe != x->work.cpu_moe)
-        return false;
-    if (fit_predict_prepared(s->prepared[drafter], bad->shape, NULL, theirs, NULL) < 0)
-        return false; /* what cannot even be predicted is equal to nothing that was */
-    return memcmp(theirs->layer_device, mine->layer_device, mine->n_slots_placed * sizeof(mine->layer_device[0])) == 0;
-}
-
-static bool is_bad(struct solve *x, const struct solve_service *s, unsigned drafter)
-{
-    for (size_t i = 0; i < s->space->n_known_bad; i++) {
-        const struct fit_bad *b = &s->space->known_bad[i];
-        const struct fit_shape *t = b->shape, *w = &x->work;
-        unsigned parts = b->parts ? b->parts : ~0U;
-        uint32_t context = t->context ? t->context : s->in.target->context_trained;
-        if (((parts & FIT_PART_CONTEXT) && context != (w->context ? w->context : s->in.target->context_trained)) || ((parts & FIT_PART_SLOTS) && t->slots != w->slots) ||
-            ((parts & FIT_PART_UBATCH) && t->ubatch != w->ubatch) || ((parts & FIT_PART_BATCH) && t->batch != w->batch) || ((parts & FIT_PART_KV) && !same_types(t, w)) ||
-            ((parts & FIT_PART_SPEC) && t->spec != w->spec))
-            continue;
-        if (!(parts & FIT_PART_LAYERS) || same_layers(x, s, b, drafter))
-            return true;
-    }
-    return false;
-}
-
 struct solve_used solve_eval(struct solve *x, size_t service, const struct solve_way *w, const struct solve_spot *at)
 {
     const struct solve_service *s = &x->services[service];
@@ -91,7 +57,7 @@ struct solve_used solve_eval(struct solve *x, size_t service, const struct solve
         u.refused |= x->result.notes[i].severity == FIT_REFUSED;
     for (size_t d = 0; d <= x->n_devices; d++)
         u.bytes[d] = x->result.use[d].used;
-    u.refused = u.refused || is_bad(x, s, w->drafter);
+    u.refused = u.refused || fit_known_bad(s->prepared[w->drafter], s->space->known_bad, s->space->n_known_bad, &x->work, &x->result, &x->other);
     return u;
 }
 

@@ -10,18 +10,23 @@
 
 /* ---- output buffer --------------------------------------------------------------------------------------------------- */
 
-static uint64_t output_bytes(const struct fit_run *x, const struct fit_context *c, uint64_t rows)
+/* Logits, and embeddings when they are what is served: all that is there when a context is made. */
+static uint64_t first_rows(const struct fit_run *x, const struct fit_context *c, uint64_t rows)
 {
     const struct model *m = c->pm->m;
-    uint64_t v = m->vocab, e = m->embd_out, sum = 0;
-    if (m->logits)
-        sum = fit_mul(F32 * v, rows);
-    if (x->s->embedding && !c->draft)
-        sum = fit_add(sum, fit_mul(F32 * e, rows));
+    uint64_t sum = m->logits ? fit_mul(F32 * (uint64_t)m->vocab, rows) : 0;
+    return x->s->embedding && !c->draft ? fit_add(sum, fit_mul(F32 * (uint64_t)m->embd_out, rows)) : sum;
+}
+
+/* What the first batches ask for beside: hidden states that a drafter reads, and what is sampled on the device. */
+static uint64_t later_rows(const struct fit_run *x, const struct fit_context *c, uint64_t rows)
+{
+    const struct model *m = c->pm->m;
+    uint64_t sum = 0;
     if (x->spec & FIT_SPEC_MTP)
-        sum = fit_add(sum, fit_mul(F32 * e, c->draft ? rows : c->n_batch)); /* hidden states that the heads read */
+        sum = fit_mul(F32 * (uint64_t)m->embd_out, c->draft ? rows : c->n_batch);
     if (c->draft ? (x->spec & FIT_SPEC_MTP) && !x->s->no_draft_sampling : x->s->sampling)
-        sum = fit_add(sum, fit_mul(F32 * (3 * v + 1), rows)); /* the device samples: candidates, probabilities, the token */
+        sum = fit_add(sum, fit_mul(F32 * (3 * (uint64_t)m->vocab + 1), rows));
     if (!c->draft && x->p->drafter && (x->spec & (FIT_SPEC_EAGLE3 | FIT_SPEC_DFLASH | FIT_SPEC_DSPARK)))
         sum = fit_add(sum, fit_mul(fit_mul(F32 * (uint64_t)m->embd, c->n_batch), x->p->drafter->m->taps));
     return sum;
@@ -29,9 +34,10 @@ static uint64_t output_bytes(const struct fit_run *x, const struct fit_context *
 
 void fit_output(struct fit_run *x, const struct fit_context *c)
 {
+    uint64_t most = c->n_outputs > c->np ? c->n_outputs : c->np;
     struct fit_amount a = {.known = FIT_EXACT};
-    a.bytes = a.low = output_bytes(x, c, c->np);
-    a.high = output_bytes(x, c, c->n_outputs > c->np ? c->n_outputs : c->np);
+    a.bytes = a.low = first_rows(x, c, c->np);
+    a.high = fit_add(first_rows(x, c, most), later_rows(x, c, most));
     fit_amount_add(x, x->p->host, c->draft ? FIT_DRAFT_OUTPUT : FIT_OUTPUT, a);
 }
 

@@ -116,7 +116,7 @@ static void more_context(void **state)
     x.shape.spec = FIT_SPEC_MTP;
     rig_predict(&x);
     assert_int_equal((term(&x, 0, FIT_DRAFT_KV) + term(&x, 1, FIT_DRAFT_KV)) / x.r.n_ctx, 4096);
-    assert_int_equal(term(&x, 0, FIT_DRAFT_WEIGHTS), 0);
+    assert_int_equal(term(&x, 1, FIT_DRAFT_WEIGHTS), 0); /* its weights are the target's */
     /* three rows that may be rolled back */
     assert_int_equal(x.r.n_rs_rows, 4);
 
