@@ -78,7 +78,6 @@ struct json *json_free(struct json *j)
     return NULL;
 }
 
-
 static json_val from_yy(yyjson_val *v)
 {
     return (json_val)(void *)v;

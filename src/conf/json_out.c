@@ -41,17 +41,6 @@ struct json_out *json_out_free(struct json_out *o)
     return NULL;
 }
 
-/* Bytes of the character at s[i], 0 when they are not UTF-8. NUL, which str_is_utf8 refuses, is a character here. */
-static size_t char_len(struct str s, size_t i)
-{
-    if (s.ptr[i] == '\0')
-        return 1;
-    for (size_t n = 1; n <= 4 && n <= s.len - i; n++)
-        if (str_is_utf8((struct str){s.ptr + i, n}))
-            return n;
-    return 0;
-}
-
 /* A string value that the document owns, with U+FFFD for each byte that is not UTF-8. NULL without memory. */
 static yyjson_mut_val *string_of(yyjson_mut_doc *doc, struct str s)
 {
@@ -60,13 +49,15 @@ static yyjson_mut_val *string_of(yyjson_mut_doc *doc, struct str s)
     if (str_is_utf8(s))
         return yyjson_mut_strncpy(doc, s.ptr, s.len);
     base_autobuf struct buf fixed = BUF_INIT(CONF_JSON_MAX);
-    for (size_t i = 0; i < s.len;) {
-        size_t n = char_len(s, i);
+    while (s.len) {
+        uint32_t point;
+        size_t n = str_utf8_decode(s, &point);
         if (n)
-            buf_add(&fixed, s.ptr + i, n);
+            buf_add(&fixed, s.ptr, n);
         else
             buf_add_c(&fixed, "\xEF\xBF\xBD");
-        i += n ? n : 1;
+        n = n ? n : 1;
+        s = (struct str){s.ptr + n, s.len - n};
     }
     if (buf_status(&fixed) < 0)
         return NULL;

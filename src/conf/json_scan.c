@@ -3,7 +3,7 @@
  * Finding one member at the top level of a JSON object without building anything: one pass, no allocation but for a key that is written with escapes. Values are skipped by counting brackets outside strings; what
  * is inside them is the reader's business who gets the whole text later. A text that is no object, or that ends inside a value, is refused.
  */
-#include "json_int.h"
+#include <conf/conf.h>
 
 #include <errno.h>
 
@@ -140,6 +140,51 @@ int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *
     *ret_off = off;
     *ret_len = len;
     return 0;
+}
+
+int json_walk_begin(struct json_walk *w, struct str text)
+{
+    struct scan s = {.text = text};
+    skip_space(&s);
+    char open = peek(&s);
+    if (open != '{' && open != '[')
+        return -EBADMSG;
+    *w = (struct json_walk){.text = text, .at = s.at + 1, .close = open == '{' ? '}' : ']'};
+    return 0;
+}
+
+int json_walk_next(struct json_walk *w, struct str *ret_key, struct str *ret_value)
+{
+    struct scan s = {.text = w->text, .at = w->at};
+    skip_space(&s);
+    if (peek(&s) == w->close && s.at < s.text.len)
+        return 0;
+    if (w->later) {
+        if (peek(&s) != ',')
+            return -EBADMSG;
+        s.at++;
+        skip_space(&s);
+    }
+    struct str key = {s.text.ptr + s.at, 0};
+    if (w->close == '}') {
+        size_t from = s.at;
+        if (peek(&s) != '"' || !skip_string(&s))
+            return -EBADMSG;
+        key.len = s.at - from;
+        skip_space(&s);
+        if (peek(&s) != ':')
+            return -EBADMSG;
+        s.at++;
+        skip_space(&s);
+    }
+    size_t from = s.at;
+    if (!skip_value(&s))
+        return -EBADMSG;
+    w->at = s.at;
+    w->later = true;
+    *ret_key = key;
+    *ret_value = str_trim((struct str){s.text.ptr + from, s.at - from});
+    return 1;
 }
 
 int json_scan_string(struct str token, struct buf *out, struct err *err)

@@ -335,10 +335,9 @@ static int read_events(struct reader *r, yaml_parser_t *p)
 static size_t bad_byte_at(struct str text)
 {
     for (size_t i = 0; i < text.len;) {
-        size_t n = 1;
-        while (n <= 4 && n <= text.len - i && !str_is_utf8((struct str){text.ptr + i, n}))
-            n++;
-        if (n > 4 || n > text.len - i)
+        uint32_t point;
+        size_t n = str_utf8_decode((struct str){text.ptr + i, text.len - i}, &point);
+        if (n == 0 || point == 0)
             return i;
         i += n;
     }
@@ -349,8 +348,6 @@ static int check_text(const struct reader *r)
 {
     if (r->text.len > CONF_YAML_MAX)
         return refuse(r, (struct conf_place){1, 1}, "the file is larger than %zu KiB", CONF_YAML_MAX / 1024);
-    if (str_is_utf8(r->text))
-        return 0;
     size_t at = bad_byte_at(r->text);
     if (at == r->text.len)
         return 0;
