@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * gguf: the GGUF container, little endian, version 3. No I/O: the writer hands bytes to a function. Format facts: strings are u64 length + bytes; tensor offsets count from the start
- * of the data section and are the running sum of sizes rounded up to the alignment (32).
+ * gguf: the GGUF container, little endian, read in versions 2 and 3 and written in 3; split sets of it; and safetensors with its index. No I/O: a reader asks a source for bytes, the writer appends to a buffer. Format facts of
+ * GGUF: strings are u64 length + bytes; tensor offsets count from the start of the data section and are the running sum of sizes rounded up to the alignment (32).
  */
 #pragma once
 

@@ -56,10 +56,8 @@ int reader_sort(struct gguf *g, size_t n, const struct str *(*name)(const struct
 {
     struct by_name by = {g, name};
     uint32_t *order = arena_alloc(g->arena, n ? n : 1, sizeof(*order));
-    if (!order) {
-        err_nomem(err);
-        return -ENOMEM;
-    }
+    if (!order)
+        return err_nomem(err);
     for (size_t i = 0; i < n; i++)
         order[i] = (uint32_t)i;
     qsort_r(order, n, sizeof(*order), compare_index, &by);
@@ -272,10 +270,8 @@ static int read_kv(struct gguf *g, struct window *w, size_t i, struct err *err)
 static int read_kvs(struct gguf *g, struct window *w, struct err *err)
 {
     g->kvs = arena_alloc(g->arena, g->info.n_kv ? g->info.n_kv : 1, sizeof(*g->kvs));
-    if (!g->kvs) {
-        err_nomem(err);
-        return -ENOMEM;
-    }
+    if (!g->kvs)
+        return err_nomem(err);
     for (size_t i = 0; i < g->info.n_kv; i++) {
         int r = read_kv(g, w, i, err);
         if (r < 0)
