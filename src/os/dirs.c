@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #define DIR_MAX 4096
-#define ACCOUNT_ROOM 16384 /* for the entry of a user */
 
 /* The value of a variable, absolute, without trailing slashes; empty when unset. */
 static int from_env(const char *name, struct str *ret, struct err *err)
@@ -26,13 +25,13 @@ static int from_env(const char *name, struct str *ret, struct err *err)
 }
 
 /* The home folder, from HOME or the account. room holds what the account's entry needs. */
-static int home_dir(char room[ACCOUNT_ROOM], struct str *ret, struct err *err)
+static int home_dir(char room[OS_ACCOUNT_ROOM], struct str *ret, struct err *err)
 {
     int r = from_env("HOME", ret, err);
     if (r < 0 || ret->len)
         return r;
     struct passwd entry, *found = NULL;
-    if (getpwuid_r(geteuid(), &entry, room, ACCOUNT_ROOM, &found) != 0 || !found || found->pw_dir[0] != '/')
+    if (getpwuid_r(geteuid(), &entry, room, OS_ACCOUNT_ROOM, &found) != 0 || !found || found->pw_dir[0] != '/')
         return err_set(err, -ENOENT, "no home folder: HOME is unset and user %u has none; set HOME", (unsigned)geteuid());
     *ret = str_of(found->pw_dir);
     return 0;
@@ -42,7 +41,7 @@ static int home_dir(char room[ACCOUNT_ROOM], struct str *ret, struct err *err)
 static int user_dir(const char *own, const char *xdg, const char *rest, char **ret, struct err *err)
 {
     base_autobuf struct buf path = BUF_INIT(DIR_MAX);
-    char room[ACCOUNT_ROOM];
+    char room[OS_ACCOUNT_ROOM];
     struct str base = {0};
     int r = own ? from_env(own, &base, err) : 0;
     if (r < 0)

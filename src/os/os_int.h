@@ -12,6 +12,9 @@
 /* dirfd and path as people know it: "/var/lib/berth/store/x", control bytes escaped. path may be "" for dirfd itself. Keeps errno. Returns out. */
 const char *os_path_text(int dirfd, const char *path, char out[OS_PATH_TEXT]);
 
+/* For the entry of an account: names, folders and shells of all systems fit. */
+#define OS_ACCOUNT_ROOM 16384
+
 /* The names in a directory, in byte order, without "." and "..". */
 struct os_names {
     struct buf bytes;   /* each terminated, one behind the other */

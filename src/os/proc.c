@@ -84,7 +84,7 @@ int os_proc_mem(pid_t pid, struct os_mem *ret)
 int os_engine_account(uid_t *ret_uid, gid_t *ret_gid, struct err *err)
 {
     static const char *const names[] = {"_berth", "nobody"};
-    char room[16384]; /* an account's entry */
+    char room[OS_ACCOUNT_ROOM];
     for (size_t i = 0; i < BASE_COUNT(names); i++) {
         struct passwd entry, *found = NULL;
         if (getpwnam_r(names[i], &entry, room, sizeof(room), &found) != 0 || !found)

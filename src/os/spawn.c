@@ -251,7 +251,7 @@ static int find_groups(struct plan *p, struct err *err)
     const struct os_spawn *s = p->s;
     if (s->uid == 0)
         return err_set(err, -EINVAL, "cannot give up root to user 0; name another account");
-    char room[16384]; /* an account's entry */
+    char room[OS_ACCOUNT_ROOM];
     struct passwd entry, *found = NULL;
     int n = GROUPS_MAX;
     if (getpwuid_r(s->uid, &entry, room, sizeof(room), &found) == 0 && found) {
