@@ -131,12 +131,12 @@ static void on_ready(void *ctx, int status, enum probe_step at, const struct err
 /* The number after "child-pid": in what bubblewrap has told so far; 0 when it is not complete yet. */
 static pid_t child_pid(struct str text)
 {
-    static const char key[] = "\"child-pid\":";
-    ptrdiff_t at = str_find(text, STR("\"child-pid\":"));
+    struct str key = STR("\"child-pid\":");
+    ptrdiff_t at = str_find(text, key);
     uint64_t pid;
     if (at < 0)
         return 0;
-    size_t skip = (size_t)at + sizeof(key) - 1;
+    size_t skip = (size_t)at + key.len;
     struct str rest = str_trim((struct str){text.ptr + skip, text.len - skip});
     size_t digits = 0;
     while (digits < rest.len && rest.ptr[digits] >= '0' && rest.ptr[digits] <= '9')
@@ -276,7 +276,7 @@ static void make_error(struct run_service *s, int status)
     buf_clear(&s->error);
     if (buf_status(&s->verdict) == 0 && s->verdict.len > 0)
         buf_add_str(&s->error, buf_str(&s->verdict));
-    else if (s->ready_ms >= s->start_ms && s->took_ms > 0)
+    else if (s->took_ms > 0)
         buf_addf(&s->error, "the engine ended after %s (%s)", units_show_ms(now_ms(s) - s->ready_ms, since), os_status_text(status, how));
     else
         buf_addf(&s->error, "the engine ended while loading (%s)", os_status_text(status, how));

@@ -270,11 +270,8 @@ static int spawn(struct run_service *s, struct store_launch *l, struct err *err)
     os_closep(&info[1]);
     l->spawn.keep_fds = NULL;
     if (rc == 0) {
-        s->info_fd = info[0];
-        info[0] = -1;
-        int log_end = out[0];
-        out[0] = -1;
-        rc = run_log_watch(s, log_end, err);
+        s->info_fd = os_take_fd(&info[0]);
+        rc = run_log_watch(s, os_take_fd(&out[0]), err);
     }
     os_closep(&out[0]);
     os_closep(&info[0]);
