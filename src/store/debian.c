@@ -9,6 +9,7 @@
 
 #include <conf/conf.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -253,7 +254,7 @@ static int unpack_one(const struct debian *d, const struct apt_deb *deb, struct 
     if (r < 0)
         return r;
     const char *const argv[] = {"dpkg-deb", "-x", path, tree, NULL};
-    struct os_spawn s = {.argv = argv, .envp = d->apt.env, .use_path = true, .cwd = "/", .keep_fds = &d->in->lockfd, .n_keep_fds = 1, .death_signal = 9,
+    struct os_spawn s = {.argv = argv, .envp = d->apt.env, .use_path = true, .cwd = "/", .keep_fds = &d->in->lockfd, .n_keep_fds = 1, .death_signal = SIGKILL,
                          .new_group = true};
     base_autobuf struct buf out = BUF_INIT(4096), errout = BUF_INIT(65536);
     int status;

@@ -6,7 +6,6 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <gguf/gguf.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,10 +111,8 @@ static int allocate(struct store_weights *w, size_t n, struct err *err)
 {
     w->parts = calloc(n, sizeof(*w->parts));
     w->sources = calloc(n, sizeof(void *));
-    if (!w->parts || !w->sources) {
-        err_nomem(err);
-        return -ENOMEM;
-    }
+    if (!w->parts || !w->sources)
+        return err_nomem(err);
     w->n = n;
     return 0;
 }

@@ -6,6 +6,7 @@
 #include "store_int.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <unistd.h>
 
 #define TRIAL_MS 120000 /* vllm imports for a minute on a cold disk */
@@ -54,7 +55,7 @@ static int try_form(struct store *s, const struct store_runtime *r, enum store_c
         return code;
     base_autobuf struct buf errout = BUF_INIT(OUTPUT_MAX);
     int status = 0;
-    l.spawn.death_signal = 9;
+    l.spawn.death_signal = SIGKILL;
     l.spawn.new_group = true;
     code = os_run(&l.spawn, TRIAL_MS, out, &errout, &status, err);
     store_launch_release(&l);
