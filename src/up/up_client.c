@@ -35,8 +35,7 @@ int up_paths_make(const struct os_dirs *dirs, const char *name, struct up_paths 
     p.work = join(p.fleet, "work");
     if (!p.lock || !p.sock || !p.pids || !p.logs || !p.work) {
         up_paths_release(&p);
-        (void)err_nomem(err);
-        return -ENOMEM;
+        return err_nomem(err);
     }
     *ret = p;
     return 0;

@@ -117,10 +117,8 @@ static int prepare_runtimes(struct up *u, struct err *err)
 {
     const struct fleet *f = u->fleet;
     u->runtimes = calloc(f->n_runtimes + 1, sizeof(*u->runtimes));
-    if (!u->runtimes) {
-        (void)err_nomem(err);
-        return -ENOMEM;
-    }
+    if (!u->runtimes)
+        return err_nomem(err);
     int rc = store_open(&u->dirs, &u->store, err);
     for (size_t i = 0; rc == 0 && i < f->n_runtimes; i++)
         if (is_used(u, &f->runtimes[i]))
