@@ -196,7 +196,6 @@ void httpio_server_drain(struct httpio_server *s, uint64_t deadline_ms, void (*c
     struct httpio_conn *c, *next;
 
     assert(s->magic == HTTPIO_MAGIC_SERVER && !s->freed);
-    s->draining = true;
     s->drain_cb = cb;
     s->drain_ctx = ctx;
     s->drain_due = httpio_later(net_loop_now_ms(s->loop), deadline_ms);

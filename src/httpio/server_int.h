@@ -95,7 +95,6 @@ struct httpio_server {
     uint32_t magic;
     unsigned refs; /* the owner, each connection, each callback that walks */
     bool freed;
-    bool draining;
     bool soon_set;
     struct net_loop *loop;
     struct httpio_limits limits;
