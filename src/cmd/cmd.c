@@ -72,7 +72,7 @@ static size_t count_options(const struct cmd *c)
     return n;
 }
 
-size_t cmd_option_index(const struct cmd *c, const char *name)
+static size_t option_index(const struct cmd *c, const char *name)
 {
     for (size_t i = 0; i < count_options(c); i++)
         if (strcmp(c->options[i].name, name) == 0)
@@ -83,7 +83,7 @@ size_t cmd_option_index(const struct cmd *c, const char *name)
 
 const char *cmd_value(const struct cmd *c, const struct cmd_args *a, const char *name)
 {
-    return a->values[cmd_option_index(c, name)];
+    return a->values[option_index(c, name)];
 }
 
 bool cmd_given(const struct cmd *c, const struct cmd_args *a, const char *name)
@@ -233,7 +233,7 @@ bool cmd_parse(const struct cmd *c, int argc, char **argv, size_t min_words, siz
 const char *cmd_value_at(const struct cmd *c, const struct cmd_args *a, const char *name, size_t i)
 {
     /* The line was parsed without error before, so a second walk needs no checks. */
-    size_t want = cmd_option_index(c, name);
+    size_t want = option_index(c, name);
     if (i >= a->counts[want])
         return NULL;
     for (int k = 1; k < a->argc; k++) {

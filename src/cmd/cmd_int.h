@@ -25,7 +25,7 @@ struct cmd {
     const char *name;
     const char *synopsis;    /* after "berth NAME": "[-d] [-f FILE]" */
     const char *summary;     /* one line for the list */
-    const char *description; /* paragraphs, separated by an empty line; lines under 76 columns */
+    const char *description; /* paragraphs, separated by an empty line; wrapped when they are shown */
     const char *examples;    /* lines "command    # what it does"; NULL */
     struct cmd_option options[CMD_OPTIONS_MAX]; /* ended by an entry without a name; -h/--help is understood by all */
     bool hidden;             /* not listed: for berth itself */
@@ -35,7 +35,7 @@ extern const struct cmd cmd_up, cmd_down, cmd_restart, cmd_status, cmd_logs, cmd
 
 /* Parsed command line. */
 struct cmd_args {
-    const char *values[CMD_OPTIONS_MAX]; /* per option: its value; "" for a switch that was given; NULL not given. A repeated option: the last value, and all through cmd_args_each */
+    const char *values[CMD_OPTIONS_MAX]; /* per option: its value; "" for a switch that was given; NULL not given. A repeated option: the last value, and all through cmd_value_at */
     unsigned counts[CMD_OPTIONS_MAX];
     const char *words[CMD_WORDS_MAX];    /* what is no option */
     size_t n_words;
@@ -45,8 +45,7 @@ struct cmd_args {
 /* argv[0] is the command's name. Understands -x, -xVALUE, -x VALUE, --name, --name VALUE, --name=VALUE, switches in one cluster, "--". Returns true when the command should go on; else *ret_exit is set (help was printed, or a usage error
  * was said). min_words..max_words bounds the words. */
 bool cmd_parse(const struct cmd *c, int argc, char **argv, size_t min_words, size_t max_words, struct cmd_args *ret, int *ret_exit);
-/* Index of an option by name; asserts that it exists. */
-size_t cmd_option_index(const struct cmd *c, const char *name);
+/* Of an option by its long name, which the command must have. */
 const char *cmd_value(const struct cmd *c, const struct cmd_args *a, const char *name);
 bool cmd_given(const struct cmd *c, const struct cmd_args *a, const char *name);
 /* The i-th value of a repeated option, or NULL. */

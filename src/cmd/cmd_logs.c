@@ -140,7 +140,7 @@ static int run_logs(const struct cmd *c, int argc, char **argv)
     if (!f)
         return code;
     const char *service = a.words[0];
-    /* The router and, in the background, berth itself have logs too, unless a service has taken the name. */
+    /* The router and, in the background, berth itself have logs too; no service can have these names. */
     bool own = strcmp(service, "router") == 0 || strcmp(service, "berth") == 0;
     if (!own)
         code = cmd_service(f, service);
