@@ -2,20 +2,13 @@
  *
  * The contracts, one function each over one subject. A contract whose subject is missing is broken, never passed by absence; what another host holds is unproven from here.
  */
-#include "check.h"
+#include "check_int.h"
 
 #include <engine/engine.h>
 #include <errno.h>
 #include <string.h>
 
-/* Results grow in the arena by doubling; what is left behind dies with it. */
-struct results {
-    struct arena *a;
-    struct check_result *list;
-    size_t n, cap;
-};
-
-static int add(struct results *r, const char *contract, const char *subject, enum check_verdict verdict, const char *text)
+int check_add(struct check_results *r, const char *contract, const char *subject, enum check_verdict verdict, const char *text)
 {
     if (r->n == r->cap) {
         size_t cap = r->cap ? r->cap * 2 : 32;
@@ -33,11 +26,6 @@ static int add(struct results *r, const char *contract, const char *subject, enu
     return 0;
 }
 
-static bool is_here(const struct fleet_host *h)
-{
-    return h->ssh == NULL;
-}
-
 /* True when some service on this machine uses the thing. */
 static bool used_here(const struct fleet *f, const struct fleet_model *m, const struct fleet_runtime *rt, bool *ret_elsewhere)
 {
@@ -47,7 +35,7 @@ static bool used_here(const struct fleet *f, const struct fleet_model *m, const 
         const struct fleet_service *s = &f->services[i];
         if (s->model != m && s->runtime != rt)
             continue;
-        if (is_here(s->host))
+        if (check_is_here(s->host))
             here = true;
         else
             *ret_elsewhere = true;
@@ -56,42 +44,42 @@ static bool used_here(const struct fleet *f, const struct fleet_model *m, const 
 }
 
 /* payload: every file that a model names is there. */
-static int check_payload(struct results *r, struct store *s, const struct fleet *f, const struct fleet_model *m)
+static int check_payload(struct check_results *r, struct store *s, const struct fleet *f, const struct fleet_model *m)
 {
     char *subject = arena_printf(r->a, "model %s", m->name);
     bool elsewhere;
     if (!used_here(f, m, NULL, &elsewhere))
-        return add(r, "payload", subject, elsewhere ? CHECK_UNPROVEN : CHECK_HOLDS,
+        return check_add(r, "payload", subject, elsewhere ? CHECK_UNPROVEN : CHECK_HOLDS,
                    elsewhere ? "used on other hosts only" : "no service uses it");
     struct err err;
     uint64_t bytes;
     if (store_payload_check(s, m, &bytes, &err) < 0)
-        return add(r, "payload", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
+        return check_add(r, "payload", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
     char size[UNITS_TEXT];
-    return add(r, "payload", subject, CHECK_HOLDS, arena_printf(r->a, "all files are there, %s", units_show_bytes(bytes, size)));
+    return check_add(r, "payload", subject, CHECK_HOLDS, arena_printf(r->a, "all files are there, %s", units_show_bytes(bytes, size)));
 }
 
 /* runtime: installed, and every file as its manifest says. One that `up` installs by itself is unproven until then. */
-static int check_runtime(struct results *r, struct store *s, const struct fleet *f, const struct fleet_runtime *rt)
+static int check_runtime(struct check_results *r, struct store *s, const struct fleet *f, const struct fleet_runtime *rt)
 {
     char *subject = arena_printf(r->a, "runtime %s", rt->name);
     bool elsewhere;
     if (!used_here(f, NULL, rt, &elsewhere))
-        return add(r, "runtime", subject, elsewhere ? CHECK_UNPROVEN : CHECK_HOLDS,
+        return check_add(r, "runtime", subject, elsewhere ? CHECK_UNPROVEN : CHECK_HOLDS,
                    elsewhere ? "used on other hosts only" : "no service uses it");
     struct store_runtime found;
     struct err err;
     int ret = store_runtime_find(s, rt, &found, &err);
     if (ret == -ENOENT && rt->source == FLEET_SOURCE_DEBIAN)
-        return add(r, "runtime", subject, CHECK_UNPROVEN, "not installed; 'berth up' or 'berth runtime add' installs it");
+        return check_add(r, "runtime", subject, CHECK_UNPROVEN, "not installed; 'berth up' or 'berth runtime add' installs it");
     if (ret == -ENOENT)
-        return add(r, "runtime", subject, CHECK_BROKEN, "not installed; 'berth runtime add' installs it");
+        return check_add(r, "runtime", subject, CHECK_BROKEN, "not installed; 'berth runtime add' installs it");
     if (ret < 0)
-        return add(r, "runtime", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
+        return check_add(r, "runtime", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
     if (store_runtime_verify(s, &found, NULL, &err) < 0)
-        ret = add(r, "runtime", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
+        ret = check_add(r, "runtime", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
     else
-        ret = add(r, "runtime", subject, CHECK_HOLDS, arena_printf(r->a, "%s, every file proven", found.id));
+        ret = check_add(r, "runtime", subject, CHECK_HOLDS, arena_printf(r->a, "%s, every file proven", found.id));
     store_runtime_release(&found);
     return ret;
 }
@@ -109,7 +97,7 @@ static int path_of(struct store *s, const struct fleet_model *m, const char *fil
 }
 
 /* argv: the shape can be said in the engine's own flags. */
-static int check_argv(struct results *r, struct store *s, const struct fleet_service *sv)
+static int check_argv(struct check_results *r, struct store *s, const struct fleet_service *sv)
 {
     char *subject = arena_printf(r->a, "service %s", sv->name);
     struct engine_paths paths = {0};
@@ -130,15 +118,19 @@ static int check_argv(struct results *r, struct store *s, const struct fleet_ser
     if (ret == -ENOMEM)
         return ret;
     if (ret < 0)
-        return add(r, "argv", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
-    return add(r, "argv", subject, CHECK_HOLDS, arena_printf(r->a, "%s, %zu words on its command line", sv->runtime->engine, n));
+        return check_add(r, "argv", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
+    return check_add(r, "argv", subject, CHECK_HOLDS, arena_printf(r->a, "%s, %zu words on its command line", sv->runtime->engine, n));
 }
 
-int check_fleet(const struct fleet *f, struct store *s, struct arena *a, struct check_result **ret, size_t *ret_n, struct err *err)
+int check_fleet(const struct fleet *f, struct store *s, const struct check_plan_options *o, struct arena *a, struct check_result **ret, size_t *ret_n, struct err *err)
 {
-    struct results r = {.a = a};
+    struct check_plan *plan = NULL;
+    int e = check_plan_new(f, s, o, &plan, err);
+    if (e < 0)
+        return e;
+    struct check_results r = {.a = a};
     /* loading it has proved keys, units, names, references and ports */
-    int failed = add(&r, "file", arena_printf(a, "fleet %s", f->name), CHECK_HOLDS,
+    int failed = check_add(&r, "file", arena_printf(a, "fleet %s", f->name), CHECK_HOLDS,
                      arena_printf(a, "%zu services, %zu endpoints", f->n_services, f->n_endpoints));
     for (size_t i = 0; !failed && i < f->n_runtimes; i++)
         failed = check_runtime(&r, s, f, &f->runtimes[i]);
@@ -146,6 +138,9 @@ int check_fleet(const struct fleet *f, struct store *s, struct arena *a, struct 
         failed = check_payload(&r, s, f, &f->models[i]);
     for (size_t i = 0; !failed && i < f->n_services; i++)
         failed = check_argv(&r, s, &f->services[i]);
+    if (!failed)
+        failed = check_fit(&r, plan);
+    check_plan_free(plan);
     if (failed)
         return err_nomem(err);
     *ret = r.list;

@@ -65,3 +65,28 @@ load common
 	[[ $output == *"broken"*"payload"*"model tiny"*"$scratch/berth-tiny"* ]]
 	[[ $errors == *"contracts of fleet 'demo' are broken" ]]
 }
+
+@test "what no service of this machine uses is not asked for, beside an engine without a model" {
+	cat >"$scratch/fleet.yaml" <<-EOT
+		version: 1
+		name: f
+		hosts:
+		  here: {floor: 0}
+		  far: {ssh: op@far.example}
+		runtimes:
+		  own: {engine: generic, source: system}
+		  spare: {engine: llama.cpp, source: "path:$scratch/spare"}
+		  theirs: {engine: llama.cpp, source: "path:$scratch/theirs"}
+		models:
+		  m: {source: "file:$scratch", weights: m.gguf}
+		  spare: {source: "file:$scratch", weights: spare.gguf}
+		services:
+		  a: {host: here, runtime: own, port: 7770, command: [serve]}
+		  b: {host: far, runtime: theirs, model: m, port: 7771}
+	EOT
+	run_split "$BERTH" check -f "$scratch/fleet.yaml"
+	[[ $output == *"ok"*"runtime"*"runtime spare"*"no service uses it"* ]]
+	[[ $output == *"unproven"*"runtime"*"runtime theirs"*"used on other hosts only"* ]]
+	[[ $output == *"ok"*"payload"*"model spare"*"no service uses it"* ]]
+	[[ $output == *"unproven"*"payload"*"model m"*"used on other hosts only"* ]]
+}
