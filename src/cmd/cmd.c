@@ -77,7 +77,7 @@ static size_t option_index(const struct cmd *c, const char *name)
     for (size_t i = 0; i < count_options(c); i++)
         if (strcmp(c->options[i].name, name) == 0)
             return i;
-    assert(!"an option that the command does not have");
+    assert(false && "an option that the command does not have");
     return 0;
 }
 

@@ -44,7 +44,7 @@ static void driver_of(const struct hw_reader *r, struct hw_device *d)
     name = name ? name + 1 : target;
     if (!os_name_valid(str_of(name)) || strlen(name) >= sizeof d->driver)
         return;
-    snprintf(d->driver, sizeof d->driver, "%s", name);
+    memcpy(d->driver, name, strlen(name) + 1);
     /* a driver that comes with the kernel has its version */
     if (!text_line(r, d->driver_version, sizeof d->driver_version, "sys/module/%s/version", d->driver))
         text_line(r, d->driver_version, sizeof d->driver_version, "proc/sys/kernel/osrelease");

@@ -175,7 +175,7 @@ static void test_unknown_host(void **state)
     base_autobuf struct buf b = BUF_INIT(4096);
     struct proxy_config *config;
     buf_addf(&b, "{\"config\":{\"replicas\":[{\"name\":\"r0\",\"served\":\"s0\",\"host\":\"not..valid\",\"port\":1,\"ready\":true,\"generation\":1},"
-                 "{\"name\":\"r1\",\"served\":\"s1\",\"host\":\"localhost\",\"port\":%u,\"ready\":true,\"generation\":1}],"
+                 "{\"name\":\"r1\",\"served\":\"s1\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":true,\"generation\":1}],"
                  "\"endpoints\":[{\"name\":\"m\",\"aliases\":[],\"replicas\":[0,1]}]}}",
              rig.replicas[0].port);
     assert_int_equal(proxy_config_parse(buf_str(&b), &config, NULL), 0);
