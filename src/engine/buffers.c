@@ -119,7 +119,8 @@ static bool measuring_line(struct engine_memory *m, struct str text)
         m->draft_unmeasured = true;
         return true;
     }
-    if (str_starts(text, STR("projected memory use with initial parameters"))) {
+    /* several devices are listed, one or none has a line for itself; later passes say so too */
+    if (str_starts(text, STR("projected memory use with initial parameters")) || str_starts(text, STR("projected to use "))) {
         m->measured = true;
         return true;
     }

@@ -151,6 +151,8 @@ static void what_a_pass_says_of_failure(void **state)
     assert_true(m.failed && !m.measured && !m.measuring);
     walk(BEGIN MEASURE EXTRA "0.00.1 W operator(): failed to measure the memory of the extra model, fitting without it\n" PROJECTED, &m);
     assert_true(m.draft_unmeasured && m.measured && m.measuring);
+    walk(BEGIN MEASURE "0.00.055.808 I common_params_fit_impl: projected to use 18 MiB of device memory vs. 24105 MiB of free device memory\n", &m);
+    assert_true(m.measured); /* one device */
 }
 
 static void lines_that_are_none(void **state)

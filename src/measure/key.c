@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a measurement belongs to. A model is the bytes of its headers: a file with the same header has the same sizes, whatever its data is. A family is everything of a shape that the engine's graph depends on, but for
+ * the numbers that coefficients are a function of: which kinds of layers stand on each device, how many sequences, which types; two shapes of one family have compute buffers on one line.
+ */
+#include "measure_int.h"
+
+#include <errno.h>
+#include <string.h>
+
+#define CHUNK ((size_t)256 << 10)
+#define KINDS_MAX 64 /* distinct kinds of layers of one model; a real one has two or three */
+
+/* ---- digest ----------------------------------------------------------------------------------------------------------------------- */
+
+static int digest_part(struct os_digest *d, const struct gguf_part *part, const struct gguf_source *src, char *chunk, struct err *err)
+{
+    uint64_t left = gguf_info(part->g)->data_off, off = 0;
+    if (left > src->size)
+        left = src->size; /* a header that ends with its file */
+    int r = os_digest_add(d, &left, sizeof left);
+    while (r == 0 && left > 0) {
+        size_t n = left < CHUNK ? (size_t)left : CHUNK;
+        r = src->read(src->ctx, off, chunk, n, err);
+        if (r < 0)
+            return err_prefix(err, "'%s'", part->path);
+        r = os_digest_add(d, chunk, n);
+        off += n;
+        left -= n;
+    }
+    return r < 0 ? err_sys(err, r, "cannot digest '%s'", part->path) : 0;
+}
+
+static int digest_file(struct os_digest *d, char role, const char *path, char *chunk, struct err *err)
+{
+    struct store_weights w;
+    int r = store_weights_open(path, &w, err);
+    if (r < 0)
+        return r;
+    uint64_t head[2] = {(unsigned char)role, w.n};
+    r = os_digest_add(d, head, sizeof head);
+    if (r < 0)
+        r = err_sys(err, r, "cannot digest '%s'", path);
+    for (size_t i = 0; r == 0 && i < w.n; i++)
+        r = w.parts[i].g && w.sources[i] ? digest_part(d, &w.parts[i], w.sources[i], chunk, err) : err_set(err, w.why.code ? w.why.code : -EBADMSG, "%s", w.why.text);
+    store_weights_release(&w);
+    return r;
+}
+
+int measure_model_digest(const char *weights, const char *drafter, const char *projector, char ret[OS_SHA256_HEX], struct err *err)
+{
+    const char *const files[] = {weights, drafter, projector};
+    static const char roles[] = {'w', 'd', 'p'};
+    base_autofree char *chunk = malloc(CHUNK);
+    struct os_digest *d = chunk ? os_digest_new() : NULL;
+    int r = d ? 0 : err_nomem(err);
+    for (size_t i = 0; r == 0 && i < BASE_COUNT(files); i++)
+        if (files[i])
+            r = digest_file(d, roles[i], files[i], chunk, err);
+    char hex[OS_SHA256_HEX];
+    if (r == 0 && (r = os_digest_hex(d, hex)) < 0)
+        r = err_sys(err, r, "cannot digest '%s'", weights);
+    os_digest_free(d);
+    if (r == 0)
+        memcpy(ret, hex, sizeof hex);
+    return r;
+}
+
+/* ---- family ------------------------------------------------------------------------------------------------------------------------- */
+
+/* What the graph of a layer depends on. No padding: compared as bytes. */
+struct kind {
+    uint32_t bits, heads, kv_heads, k_head, v_head, ff, compress, experts;
+    uint64_t k_width, v_width, indexer, r_elems, s_elems;
+};
+
+static struct kind kind_of(const struct model *m, uint32_t il, bool moe)
+{
+    const struct model_layer *l = &m->layers[il];
+    struct kind k;
+    memset(&k, 0, sizeof k);
+    k.bits = (uint32_t)(l->attention | l->swa << 1 | l->recurrent << 2 | l->nextn << 3 | moe << 4);
+    k.heads = l->heads;
+    k.kv_heads = l->kv_heads;
+    k.k_head = l->k_head;
+    k.v_head = l->v_head;
+    k.ff = l->ff;
+    k.compress = l->compress_ratio;
+    k.experts = moe ? m->experts : 0;
+    k.k_width = l->k_width;
+    k.v_width = l->v_width;
+    k.indexer = l->indexer_k_width;
+    k.r_elems = l->r_elems;
+    k.s_elems = l->s_elems;
+    return k;
+}
+
+struct kinds {
+    struct kind list[KINDS_MAX];
+    size_t n;
+};
+
+static size_t kind_index(struct kinds *ks, const struct kind *k)
+{
+    for (size_t i = 0; i < ks->n; i++)
+        if (memcmp(&ks->list[i], k, sizeof *k) == 0)
+            return i;
+    if (ks->n == KINDS_MAX)
+        return KINDS_MAX - 1;
+    ks->list[ks->n] = *k;
+    return ks->n++;
+}
+
+/* For each device the set of its layers' kinds, as bits. Kinds are numbered as they first appear in the model, so that the numbers mean the same in every shape of it. */
+static void kinds_by_device(const struct fit_input *in, const struct fit_result *r, uint64_t *sets)
+{
+    const struct model *m = in->target;
+    struct kinds kinds = {.n = 0};
+    bool moe[MODEL_LAYERS_MAX] = {false};
+    for (size_t i = 0; i < m->n_tensors; i++)
+        if (m->tensors[i].expert && m->tensors[i].layer >= 0 && m->tensors[i].layer < MODEL_LAYERS_MAX)
+            moe[m->tensors[i].layer] = true;
+    for (uint32_t il = 0; il < m->n_layer && il < MODEL_LAYERS_MAX; il++) {
+        struct kind k = kind_of(m, il, moe[il]);
+        size_t d = r->layer_device[il];
+        if (d <= in->n_devices)
+            sets[d] |= (uint64_t)1 << kind_index(&kinds, &k);
+    }
+}
+
+/* FNV-1a: names a list of overrides. */
+static uint64_t hash_text(uint64_t h, const char *s)
+{
+    for (; s && *s; s++)
+        h = (h ^ (unsigned char)*s) * 1099511628211ull;
+    return (h ^ 0xff) * 1099511628211ull;
+}
+
+static uint64_t hash_overrides(const struct fit_shape *s)
+{
+    uint64_t h = 14695981039346656037ull;
+    for (size_t i = 0; i < s->n_overrides; i++)
+        h = hash_text(hash_text(h, s->overrides[i].pattern), s->overrides[i].buffer);
+    for (size_t i = 0; i < s->n_draft_overrides; i++)
+        h = hash_text(hash_text(h, s->draft_overrides[i].pattern), s->draft_overrides[i].buffer);
+    return h;
+}
+
+static void add_flags(struct buf *b, const struct fit_shape *s)
+{
+    const struct {
+        const char *text;
+        bool on;
+    } flags[] = {{"kvu", s->unified}, {"nkvo", s->kv_on_cpu}, {"swa-full", s->swa_full}, {"no-repack", s->no_repack}, {"no-host", s->no_host}, {"embedding", s->embedding}, {"draft-cpu", s->draft_on_cpu}};
+    for (size_t i = 0; i < BASE_COUNT(flags); i++)
+        if (flags[i].on)
+            buf_addf(b, " %s", flags[i].text);
+    if (s->n_overrides + s->n_draft_overrides)
+        buf_addf(b, " ot:%016llx", (unsigned long long)hash_overrides(s));
+    if (s->cpu_moe)
+        buf_addf(b, s->cpu_moe == UINT32_MAX ? " cmoe" : " ncmoe%u", (unsigned)s->cpu_moe);
+    if (s->moe_cache_bytes)
+        buf_addf(b, " moe-cache%llu", (unsigned long long)s->moe_cache_bytes);
+}
+
+static void add_draft(struct buf *b, const struct fit_shape *s, const struct fit_result *r)
+{
+    if (!s->spec)
+        return;
+    buf_addf(b, " spec%u draft-max%u %s,%s", s->spec, (unsigned)r->draft_max, s->draft_k_type->name, s->draft_v_type->name);
+    if (s->draft_ubatch)
+        buf_addf(b, " draft-ub%u", (unsigned)s->draft_ubatch);
+    if (s->draft_gpu_layers != UINT32_MAX)
+        buf_addf(b, " ngld%u", (unsigned)s->draft_gpu_layers);
+    if (s->draft_cpu_moe)
+        buf_addf(b, s->draft_cpu_moe == UINT32_MAX ? " cmoed" : " ncmoed%u", (unsigned)s->draft_cpu_moe);
+    for (size_t i = 0; i < s->n_draft_devices; i++)
+        buf_addf(b, " devd%u", (unsigned)s->draft_devices[i]);
+}
+
+int measure_family(const struct fit_input *in, const struct fit_result *r, char ret[MEASURE_FAMILY], struct err *err)
+{
+    static const char *const modes[] = {[FIT_SPLIT_LAYER] = "layer", [FIT_SPLIT_NONE] = "none", [FIT_SPLIT_ROW] = "row", [FIT_SPLIT_TENSOR] = "tensor"};
+    static const char *const flash[] = {[FLEET_AUTO] = "auto", [FLEET_ON] = "on", [FLEET_OFF] = "off"};
+    const struct fit_shape *s = in->shape;
+    base_autobuf struct buf b = BUF_INIT(MEASURE_FAMILY - 1);
+    uint64_t sets[FIT_DEVICES_MAX + 1] = {0};
+    kinds_by_device(in, r, sets);
+    buf_addf(&b, "np%u out%u %s,%s fa:%s sm:%s copies%d", (unsigned)s->slots, (unsigned)r->n_outputs, s->k_type->name, s->v_type->name, flash[s->flash], modes[s->split_mode], r->pipeline ? 4 : 1);
+    add_flags(&b, s);
+    add_draft(&b, s, r);
+    size_t last = r->layer_device[in->target->n_layer];
+    for (size_t d = 0; d <= in->n_devices; d++)
+        buf_addf(&b, " %s%llx%s", d == in->n_devices ? "host:" : "", (unsigned long long)sets[d], d == last ? "+out" : "");
+    if (buf_status(&b) < 0)
+        return buf_status(&b) == -ENOMEM ? err_nomem(err) : err_set(err, -E2BIG, "the shape has too many parts to be named");
+    memcpy(ret, b.ptr, b.len + 1);
+    return 0;
+}
+
+int measure_hardware(const struct measure_key *key, const struct fit_input *in, struct buf *ret, struct err *err)
+{
+    for (size_t d = 0; key->hardware && d <= in->n_devices; d++)
+        buf_addf(ret, "%s%s %s", d ? "; " : "", d < in->n_devices ? in->devices[d].name : "host", key->hardware[d]);
+    return buf_status(ret) < 0 ? err_set(err, buf_status(ret), "the hardware's description is too long") : 0;
+}
+
+const char *measure_name(size_t d, size_t n_devices, const char *name, char out[MEASURE_NAME])
+{
+    if (d == n_devices)
+        snprintf(out, MEASURE_NAME, "host.%s", name);
+    else
+        snprintf(out, MEASURE_NAME, "d%zu.%s", d, name);
+    return out;
+}
