@@ -2,9 +2,8 @@
  *
  * berth check: proves the contracts of the fleet and prints them.
  */
-#include "cmd_int.h"
+#include "fit_int.h"
 
-#include <check/check.h>
 #include <conf/conf.h>
 #include <unistd.h>
 
@@ -57,19 +56,17 @@ static int print_table(const struct check_result *r, size_t n)
     return failed ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
 }
 
-static int check_and_print(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
+static int check_and_print(const struct cmd *c, const struct cmd_args *a, struct fit_session *s)
 {
-    struct store *s = NULL;
-    struct err err;
-    if (store_open(dirs, &s, &err) < 0)
-        return cmd_fail(CMD_FAILED, &err);
     struct arena *arena = arena_new(16 << 20);
     struct check_result *results = NULL;
     size_t n = 0;
+    struct err err;
     int code = CMD_OK;
+    s->options.headers = cmd_value(c, a, "headers");
     if (!arena)
         code = cmd_failf(CMD_FAILED, "out of memory");
-    else if (check_fleet(f, s, arena, &results, &n, &err) < 0)
+    else if (check_fleet(s->fleet, s->store, &s->options, arena, &results, &n, &err) < 0)
         code = cmd_fail(CMD_FAILED, &err);
     else
         code = cmd_given(c, a, "json") ? print_json(results, n) : print_table(results, n);
@@ -77,9 +74,8 @@ static int check_and_print(const struct cmd *c, const struct cmd_args *a, const 
     for (size_t i = 0; code == CMD_OK && i < n; i++)
         broken += results[i].verdict == CHECK_BROKEN;
     if (broken)
-        code = cmd_failf(CMD_FAILED, "%zu of %zu contracts of fleet '%s' are broken", broken, n, f->name);
+        code = cmd_failf(CMD_FAILED, "%zu of %zu contracts of fleet '%s' are broken", broken, n, s->fleet->name);
     arena_free(arena);
-    store_free(s);
     return code;
 }
 
@@ -92,26 +88,23 @@ static int run_check(const struct cmd *c, int argc, char **argv)
     struct fleet *f = cmd_fleet(c, &a, &code);
     if (!f)
         return code;
-    struct os_dirs dirs;
-    struct err err;
-    if (os_dirs_find(&dirs, &err) < 0) {
-        code = cmd_fail(CMD_FAILED, &err);
-    } else {
-        code = check_and_print(c, &a, f, &dirs);
-        os_dirs_release(&dirs);
-    }
+    struct fit_session s;
+    code = fit_session_open(&s, f);
+    if (code == CMD_OK)
+        code = check_and_print(c, &a, &s);
+    fit_session_close(&s);
     fleet_free(f);
     return code;
 }
 
 const struct cmd cmd_check = {
     .name = "check",
-    .synopsis = "[-f FILE] [--json]",
+    .synopsis = "[--json] [--headers FOLDER] [-f FILE]",
     .summary = "prove every contract of the fleet",
-    .description = "Reads the fleet file and proves what it promises: that the file is sound (keys, units, references, names, ports), that every model's files are there, that every runtime is installed, and that each shape can be "
-                   "expressed as the engine's flags.\n\n"
+    .description = "Reads the fleet file and proves what it promises: that the file is sound (keys, units, references, names, ports), that every model's files are there, that every runtime is installed, that each shape can be "
+                   "expressed as the engine's flags, and that what the services take fits their devices with the floors and slacks that were declared ('berth fit' shows it).\n\n"
                    "Nothing is started and nothing is changed. A contract that cannot be seen from this machine is reported as unproven. Exit 1 when one is broken, 2 when the file cannot be used.",
     .examples = "berth check\nberth check -f examples/demo.yaml --json",
-    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON},
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "headers", "FOLDER", "take models' headers from FOLDER, for what must fit"}},
     .run = run_check,
 };

@@ -18,7 +18,7 @@ struct cmd_option {
     const char *value; /* "FILE" */
     const char *help;  /* one line, lower case, no full stop */
 };
-#define CMD_OPTIONS_MAX 12
+#define CMD_OPTIONS_MAX 20
 #define CMD_WORDS_MAX 64
 
 struct cmd {
@@ -31,7 +31,7 @@ struct cmd {
     bool hidden;             /* not listed: for berth itself */
     int (*run)(const struct cmd *c, int argc, char **argv);
 };
-extern const struct cmd cmd_up, cmd_down, cmd_restart, cmd_status, cmd_logs, cmd_check, cmd_inspect, cmd_runtime, cmd_route, cmd_route_worker, cmd_help;
+extern const struct cmd cmd_up, cmd_down, cmd_restart, cmd_status, cmd_logs, cmd_check, cmd_fit, cmd_init, cmd_inspect, cmd_runtime, cmd_route, cmd_route_worker, cmd_help;
 
 /* Parsed command line. */
 struct cmd_args {
@@ -54,16 +54,23 @@ const char *cmd_value_at(const struct cmd *c, const struct cmd_args *a, const ch
 /* "berth: <text>" (or "berth NAME: <text>") on stderr; returns the exit code given. */
 int cmd_fail(int code, const struct err *err);
 int cmd_failf(int code, const char *fmt, ...) BASE_PRINTF(2, 3);
+int cmd_nomem(void); /* CMD_FAILED */
 /* Usage error with the hint to "berth NAME -h"; returns CMD_USAGE. */
 int cmd_usage(const struct cmd *c, const char *fmt, ...) BASE_PRINTF(2, 3);
 /* Loads the fleet of option -f; on failure says why and gives the exit code: 2 for an unusable or missing file. */
 struct fleet *cmd_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_exit);
+/* Runs fn with the fleet of option -f and this machine's folders. The exit code is fn's, or that of what could not be had. */
+int cmd_on_fleet(const struct cmd *c, const struct cmd_args *a, int (*fn)(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs));
 /* CMD_OK when the fleet has a service of that name; else says so, with the nearest one, and returns CMD_USAGE. */
 int cmd_service(const struct fleet *f, const char *name);
 #define CMD_OPTION_FILE {'f', "file", "FILE", "fleet file (default ./fleet.yaml)"}
 #define CMD_OPTION_JSON {0, "json", NULL, "print JSON"}
 /* Writes all of text to stdout; CMD_OK, or CMD_FAILED when stdout is closed or full. */
 int cmd_print(struct str text);
+/* The same with what was written to o or put into t, which are freed. */
+struct json_out;
+int cmd_print_json(struct json_out *o);
+int cmd_print_table(struct os_table *t);
 
 /* Help text (width 80) and man page source of one command, and of berth itself when c is NULL. */
 int cmd_help_text(const struct cmd *c, struct buf *out) BASE_MUST_USE;
