@@ -263,14 +263,14 @@ int fit_solve_each(const struct fit_input *inputs, size_t n_inputs, const struct
 #define FIT_KNOBS_MAX 12
 
 struct fit_knob {
-    const char *knob;     /* "context", "ubatch", "slots", "kv", "drafter", "layer", "cpu-moe", "projector", "prompt-cache" */
+    const char *knob;     /* "context", "ubatch", "slots", "kv", "drafter", "layer", "cpu-moe", "projector", "prompt-cache", "checkpoints" */
     const char *from, *to;
     int64_t freed_bytes;  /* on the device that binds; negative: it takes more */
     bool fits;            /* then */
     struct fit_shape shape;
 };
-/* One step of each knob that can be turned, as it would change the device that binds in r (which is the prediction of in): context an eighth less, ubatch half, a slot less, KV q8_0, no drafter, a layer moved to where most is left, the
- * routed experts of one more layer on the CPU, the projector elsewhere, half the prompt cache. Best first: what then fits, then what frees most. *ret: at most FIT_KNOBS_MAX. */
+/* One step of each knob that can be turned, as it would change the device that binds in r (which is the prediction of in): context an eighth less, ubatch half, a slot less (the others keep their context), KV q8_0, no drafter, a layer moved to where most is left, the
+ * routed experts of one more layer on the CPU, the projector elsewhere; when the host binds, half the prompt cache and half the checkpoints. Steps that free nothing there are left out. Best first: what then fits, then what frees most. *ret: at most FIT_KNOBS_MAX. */
 int fit_knobs(const struct fit_input *in, const struct fit_result *r, struct arena *a, struct fit_knob **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
 
 enum fit_axis { FIT_AXIS_SPLIT, FIT_AXIS_CONTEXT, FIT_AXIS_SLOTS, FIT_AXIS_UBATCH, FIT_AXIS_KV };

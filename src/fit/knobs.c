@@ -74,10 +74,12 @@ static int turn_ubatch(struct turner *t)
 static int turn_slots(struct turner *t)
 {
     struct fit_shape s = *t->shape;
-    if (s.slots < 2)
+    uint32_t seq = t->now->n_ctx_seq, was = s.slots;
+    if (was < 2)
         return 0;
     s.slots--;
-    return turn(t, "slots", number(t, s.slots + 1), number(t, s.slots), &s);
+    s.context = s.unified ? t->now->n_ctx : seq * s.slots; /* the others keep theirs */
+    return turn(t, "slots", arena_printf(t->a, "%u of %u", was, seq), arena_printf(t->a, "%u of %u", s.slots, seq), &s);
 }
 
 /* Bits for 32 elements. */
