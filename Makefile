@@ -51,7 +51,7 @@ FUZZ  := $(patsubst test/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard test/fuzz/fu
 AIDS  := $(patsubst test/aids/%.c,$(BUILD)/aids/%,$(sort $(wildcard test/aids/*.c)))
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-check up down check check-fast check-fit lint asan tsan fuzz fuzz-replay analyze coverage install man clean compile_commands.json test-programs
+.PHONY: all help deps deps-check up down check check-fast check-fit lint asan tsan fuzz fuzz-long analyze coverage install man clean compile_commands.json test-programs
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/berth $(BUILD)/mkmodel
@@ -63,7 +63,7 @@ help:
 	@echo 'check-fit       the whole grid of predictions against the installed engine (20 minutes)'
 	@echo 'lint            layers, banned words, complexity, shellcheck, warnings as errors with gcc and clang'
 	@echo 'analyze         gcc -fanalyzer and clang-tidy'
-	@echo 'fuzz            build the fuzzers (libFuzzer) and run each for FUZZ_SECONDS=30'
+	@echo 'fuzz            build the fuzzers (libFuzzer) and run each for FUZZ_SECONDS=30; fuzz-long: for half an hour'
 	@echo 'coverage        line coverage of the unit tests'
 	@echo 'install         into DESTDIR/PREFIX (default /usr/local)'
 	@echo 'compile_commands.json   for editors'
@@ -146,6 +146,8 @@ GROUPS ?= all
 FUZZ_SECONDS ?= 30
 fuzz:
 	@tools/fuzz $(FUZZ_SECONDS)
+fuzz-long:
+	@tools/fuzz 1800
 
 coverage:
 	@$(MAKE) --no-print-directory -j2 BUILD=build/cov CFLAGS='-O0 -g --coverage' LDFLAGS=--coverage test-programs
