@@ -17,17 +17,20 @@ static const struct {
     const char *arch;
     struct margin m;
 } margins[] = {
-    {"afmoe", {14, 14}},     {"cogvlm", {30, 15}},      {"cohere2moe", {10, 8}},  {"deepseek32", {0, 800}},  {"deepseek4", {20, 600}}, {"dots3note", {0, 700}}, {"dream", {10, 25}},
+    {"afmoe", {14, 14}},     {"cogvlm", {30, 15}},      {"cohere2moe", {10, 15}},  {"deepseek32", {0, 800}},  {"deepseek4", {20, 600}}, {"dots3note", {0, 700}}, {"dream", {10, 25}},
     {"exaone-moe", {14, 5}}, {"glm-dsa", {0, 800}},     {"glm5-next", {0, 2200}}, {"gpt2", {20, 15}},        {"hrm_text", {6, 250}},   {"hy_v4", {0, 1100}},    {"jamba", {8, 16}},
     {"k2-horizon", {8, 15}}, {"kimi-k3", {5, 30}},      {"kimi-linear", {5, 25}}, {"lfm2", {14, 5}},         {"llada", {10, 25}},      {"llada-moe", {10, 12}}, {"llama4", {5, 14}},
     {"maion-coder", {15, 8}}, {"mamba", {8, 12}},       {"mamba2", {8, 18}},      {"minicpm3", {40, 25}},    {"minimax-01", {5, 65}},  {"minimax-m3", {5, 600}}, {"mpt", {20, 15}},
-    {"nemotron_h", {8, 25}}, {"nemotron_h_moe", {8, 25}}, {"olmo", {20, 8}},      {"plamo2", {18, 8}},       {"qwen3next", {10, 8}},   {"qwen4exp", {0, 2500}}, {"refact", {45, 10}},
+    {"nemotron_h", {8, 25}}, {"nemotron_h_moe", {8, 25}}, {"olmo", {20, 8}},      {"plamo2", {18, 8}},       {"qwen3next", {10, 14}}, {"muse-glimmer", {10, 8}}, {"smallthinker", {10, 8}},   {"qwen4exp", {0, 2500}}, {"refact", {45, 10}},
     {"rnd1", {10, 12}},      {"starcoder", {20, 15}},   {"talkie", {20, 8}},      {"rwkv6", {40, 100}},      {"rwkv7", {40, 100}},     {"rwkv6qwen2", {40, 100}}, {"arwkv7", {40, 100}},
+    {"cohere2", {5, 14}},    {"gemma4", {40, 60}},      {"nanbeige", {10, 140}},
     {"t5", {40, 60}},        {"gemma3n", {40, 60}},     {"step35", {20, 30}},     {"graniteswitch", {20, 30}}, {"qwen35", {10, 20}},
 };
 static const struct margin usual = {5, 5};
 static const struct margin moved = {40, 60};   /* beside it: tensors or KV that an option moves elsewhere */
-static const struct margin without_flash = {5, 25};
+static const struct margin without_flash = {5, 40};
+static const struct margin shared_kv = {40, 450}; /* layers that read another device's cache */
+static const struct margin only_output = {10, 250}; /* a device without layers computes what is next to the output, too */
 static const struct margin fallen = {10, 400}; /* flash attention that the engine may turn off */
 static const struct margin device = {10, 30};  /* beside it: kernels of a GPU */
 static const struct margin drafting = {30, 60}; /* heads that read the target's hidden states */
@@ -48,6 +51,8 @@ static struct margin margin_of(const struct fit_run *x, const struct fit_context
         widen(&m, without_flash);
     if (x->s->kv_on_cpu || c->pm->n_overrides > 0 || (c->draft ? x->s->draft_cpu_moe : x->s->cpu_moe) > 0 || x->s->split_mode > FIT_SPLIT_NONE)
         widen(&m, moved);
+    if (c->pm->shares_kv)
+        widen(&m, shared_kv);
     if (fit_flash_may_fall(x, c))
         widen(&m, fallen);
     if (c->mtp || (x->spec & (FIT_SPEC_EAGLE3 | FIT_SPEC_DFLASH | FIT_SPEC_DSPARK)))
@@ -96,6 +101,22 @@ uint64_t fit_kv_scratch(const struct fit_run *x)
         uint64_t a = unpacked(x, &x->target, d), b = unpacked(x, &x->draft, d);
         most = a > most ? a : most;
         most = b > most ? b : most;
+    }
+    return most;
+}
+
+/* KV on the CPU is carried over for each layer that attends on a device. */
+static uint64_t carried_kv(const struct fit_run *x, const struct fit_context *c, size_t d)
+{
+    uint64_t most = 0;
+    if (!x->s->kv_on_cpu)
+        return 0;
+    for (uint32_t il = 0; il < c->pm->m->n_layer; il++) {
+        const struct model_layer *l = &c->pm->m->layers[il];
+        if (!l->attention || l->nextn != c->mtp || c->device[il] != d)
+            continue;
+        uint64_t bytes = fit_mul(fit_mul(fit_cells(c, x->s, l->swa), c->n_stream), fit_add(fit_row(c->k, l->k_width), fit_row(c->v, l->v_width)));
+        most = bytes > most ? bytes : most;
     }
     return most;
 }
@@ -156,7 +177,7 @@ static struct fit_amount played(const struct fit_run *x, const struct fit_contex
 {
     struct fit_graph g;
     fit_graph_init(&g, c, x->s);
-    uint64_t bytes = 0, more = 0;
+    uint64_t bytes = 0, more = 0, misplaced = 0;
     if (d == x->p->host) {
         uint32_t own = 0;
         while (own < g.n_layer && c->device[own] == d)
@@ -167,16 +188,22 @@ static struct fit_amount played(const struct fit_run *x, const struct fit_contex
     } else {
         span(c, d, &g);
         bytes = fit_graph_device(&g);
-        more = copied_weights(x, c, &g, d);
-        /* law 4.5: a tool's figure holds one more activation on every device after the first */
-        if (x->p->in.program == FIT_TOOL && g.from > 0 && g.from < g.to && c->device[g.from - 1] != x->p->host)
-            bytes = fit_add(bytes, fit_mul(4 * (uint64_t)g.copies * g.ub, g.m->embd));
+        more = fit_add(copied_weights(x, c, &g, d), carried_kv(x, c, d));
+        /* law 4.5: a measuring pass counts one more activation on every device after the first */
+        if (g.from > 0 && g.from < g.to && c->device[g.from - 1] != x->p->host && g.layers[g.from].attn_norm)
+            misplaced = fit_mul(4 * (uint64_t)g.copies * g.ub, g.m->embd);
+        if (x->p->in.program == FIT_TOOL)
+            bytes = fit_add(bytes, misplaced);
     }
     struct margin m = margin_of(x, c, d);
+    if (g.from == g.to && x->s->gpu_layers <= c->pm->m->n_layer)
+        widen(&m, only_output);
     struct fit_amount a = {.known = FIT_ESTIMATE};
     a.low = bytes - (m.below >= 100 ? bytes : bytes / 100 * m.below);
     a.bytes = fit_add(bytes, more);
     a.high = fit_add(fit_add(a.bytes, fit_mul(bytes / 100, m.above)), fit_add(fit_mul(2, more), d < x->p->host ? unpacked(x, c, d) : 0));
+    if (x->p->in.program == FIT_SERVER)
+        a.high = fit_add(a.high, misplaced);
     return a;
 }
 

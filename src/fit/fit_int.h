@@ -43,6 +43,7 @@ struct fit_layer {
     uint32_t in, conv, x;     /* state layers: first projection, channels of the convolution, mamba's second projection */
     uint32_t inner;           /* what a state layer's output projection reads */
     bool gated, ffn_norm;     /* without a norm of its own the feed-forward part works beside attention */
+    bool attn_norm, pre_ffn, post_ffn; /* norms in front of attention, in front of the feed-forward part, behind it */
     bool away;                /* an override keeps its experts on the CPU */
     uint64_t largest, largest_expert; /* bytes of its largest tensor */
     enum fit_mixer { FIT_MIX_OTHER, FIT_MIX_DELTA, FIT_MIX_MAMBA, FIT_MIX_MAMBA2, FIT_MIX_SHORT } mixer;
@@ -58,8 +59,8 @@ struct fit_placed {
     struct fit_sums per_buffer; /* one copy for each distinct buffer type */
     struct fit_sums tied;    /* the output's own copy of token_embd */
     bool has_tied;
-    bool has_no_cuda;        /* any FIT_NO_CUDA tensor */
-    uint64_t table_bytes;    /* of per_layer_token_embd, 0 none */
+    bool shares_kv;          /* layers attend to another layer's cache */
+    uint64_t table_bytes, table_width; /* of per_layer_token_embd, 0 none */
     bool table_moved;        /* it is overridden to a device */
     uint64_t v_width_max;    /* law 3.2 without flash attention */
     uint32_t override_hits[FIT_OVERRIDES_MAX];  /* tensors that each override moved */
@@ -131,19 +132,26 @@ struct fit_graph {
     bool output;        /* the output is here */
     uint32_t ub, outputs, np, copies;
     uint64_t cells, swa_cells, v_max;
+    uint64_t all_cells, all_swa_cells; /* of all streams */
+    uint64_t table;     /* columns of per-layer embeddings, 0 none */
     uint32_t cpu_moe;   /* layers whose experts are on the CPU */
     bool flash, rope, no_cache;
+    bool cast_k, cast_v; /* f32 caches are made f16 for flash attention */
+    bool turn_k, turn_v; /* quantized caches hold rotated values */
 };
 struct fit_play {
     const struct fit_graph *g;
     const struct model *m;
     struct fit_heap h;
     uint64_t f, fo;             /* bytes of one f32 column for the ubatch, for its outputs */
-    struct fit_block idx[2][3]; /* of the dense and the windowed cache: places of K and V, mask */
+    struct fit_block pos;       /* positions */
+    struct fit_block idx[2][3]; /* of the dense and the windowed cache: enum fit_read */
     uint32_t last_use[2];       /* last layer here that reads them */
     bool keep;                  /* inputs stay */
 };
-void fit_play_inputs_done(struct fit_play *p, uint32_t il); /* gives back what no later layer reads */
+enum fit_read { FIT_READ_K, FIT_READ_V, FIT_READ_MASK, FIT_READ_POS };
+/* Layer il has read it: it is given back when no later layer does. */
+void fit_play_read(struct fit_play *p, uint32_t il, enum fit_read what);
 /* A layer on the residual stream x, which becomes what it hands on. */
 void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool give_x);
 int fit_layers_new(const struct model *m, struct arena *a, struct fit_layer **ret) BASE_MUST_USE;

@@ -7,6 +7,7 @@
 
 #define F32 4
 #define SEEN_MAX 16     /* kinds of layers that are told apart */
+#define ROTATED 64
 #define PLAYED 2        /* layers of one kind that are played before the rest is taken for the same */
 
 static bool has_rope(const struct model *m)
@@ -42,6 +43,18 @@ static struct fit_block input(struct fit_play *p, uint64_t bytes)
     return b;
 }
 
+/* Matrices that rotate K and V before they are quantized: as wide as a head, and 64. */
+static void rotations(struct fit_play *p)
+{
+    uint64_t head = 0;
+    for (uint32_t il = p->g->from; il < p->g->to; il++)
+        head = p->m->layers[il].k_head > head ? p->m->layers[il].k_head : head;
+    if (p->g->turn_k)
+        (void)input(p, F32 * head * head);
+    if (p->g->turn_v)
+        (void)input(p, F32 * ROTATED * ROTATED);
+}
+
 /* What a cache's layers read beside activations. */
 static void cache_inputs(struct fit_play *p, bool swa)
 {
@@ -49,12 +62,14 @@ static void cache_inputs(struct fit_play *p, bool swa)
     uint64_t ub = g->ub, cells = swa ? g->swa_cells : g->cells;
     struct fit_block *b = p->idx[swa];
     if (g->no_cache) { /* tokens look at each other alone */
-        b[2] = input(p, fit_mul(g->flash ? 2 : 4, fit_mul(ub, ub)));
+        b[FIT_READ_MASK] = input(p, fit_mul(g->flash ? 2 : 4, fit_mul(ub, ub)));
         return;
     }
-    b[0] = input(p, 8 * ub);
-    b[1] = input(p, fit_mul(8 * ub, g->flash ? 1 : g->v_max));
-    b[2] = input(p, fit_mul((g->flash ? 2 : 4) * ub, cells));
+    b[FIT_READ_K] = input(p, 8 * ub);
+    if (g->v_max > 0)
+        b[FIT_READ_V] = input(p, fit_mul(8 * ub, g->flash ? 1 : g->v_max));
+    b[FIT_READ_MASK] = input(p, fit_mul((g->flash ? 2 : 4) * ub, cells));
+    rotations(p);
 }
 
 static bool uses(const struct fit_graph *g, uint32_t il, bool swa)
@@ -77,14 +92,16 @@ static void all_cache_inputs(struct fit_play *p)
             }
 }
 
-void fit_play_inputs_done(struct fit_play *p, uint32_t il)
+void fit_play_read(struct fit_play *p, uint32_t il, enum fit_read what)
 {
-    for (int swa = 0; swa < 2; swa++) {
-        if (p->keep || !uses(p->g, il, swa) || p->last_use[swa] != il)
-            continue;
-        for (int i = 0; i < 3; i++)
-            give(p, p->idx[swa][i]);
-    }
+    bool swa = p->m->layers[il].swa;
+    uint32_t last = p->last_use[0] > p->last_use[1] ? p->last_use[0] : p->last_use[1];
+    if (p->keep)
+        return;
+    if (what == FIT_READ_POS && il == last)
+        give(p, p->pos);
+    else if (what != FIT_READ_POS && il == p->last_use[swa])
+        give(p, p->idx[swa][what]);
 }
 
 /* Layers alike leave the heap as they found it, so the third one of a kind teaches nothing. */
@@ -126,10 +143,8 @@ static void play_layers(struct fit_play *p, struct fit_block x)
     struct seen s = {.n = 0};
     bool give_x = !p->keep;
     for (uint32_t il = g->from; il < g->to; il++) {
-        if (!worth_playing(&s, g, il)) {
-            fit_play_inputs_done(p, il);
+        if (!worth_playing(&s, g, il))
             continue;
-        }
         fit_play_layer(p, il, &x, give_x);
         give_x = true;
     }
@@ -187,7 +202,9 @@ uint64_t fit_graph_device(const struct fit_graph *g)
     }
     struct fit_block x = input(&p, fit_mul(p.f, e));
     if (g->rope)
-        (void)input(&p, (g->m->m_rope ? 16 : 4) * ub);
+        p.pos = input(&p, (g->m->m_rope ? 16 : 4) * ub);
+    if (g->table > 0)
+        (void)input(&p, fit_mul(p.f, g->table));
     all_cache_inputs(&p);
     if (g->to == g->n_layer)
         (void)input(&p, 4 * (uint64_t)g->outputs);
@@ -213,11 +230,13 @@ uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers)
     uint64_t e = g->m->embd, ub = g->ub;
     (void)input(&p, fit_mul(p.f, e));
     struct fit_block tokens = input(&p, 4 * ub), mixed_tokens = input(&p, 4 * ub), mixed = input(&p, fit_mul(p.f, e)), places = input(&p, 8 * ub);
-    (void)input(&p, (g->m->m_rope ? 16 : 4) * ub);
+    p.pos = input(&p, (g->m->m_rope ? 16 : 4) * ub);
     all_cache_inputs(&p);
     (void)input(&p, 4 * (uint64_t)g->outputs);
     struct fit_block x = column(&p, e);
     struct fit_block rows;
+    if (g->table > 0)
+        (void)column(&p, 2 * g->table);
     if (own_layers == 0) {
         (void)column(&p, e);
         return fit_add(p.h.peak, host_experts(g));
@@ -252,6 +271,13 @@ void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const stru
     g->outputs = c->n_outputs < g->ub ? c->n_outputs : g->ub;
     g->cells = fit_cells(c, s, false);
     g->swa_cells = fit_cells(c, s, true);
+    g->all_cells = fit_mul(g->cells, c->n_stream);
+    g->all_swa_cells = fit_mul(g->swa_cells, c->n_stream);
+    g->cast_k = c->flash && str_eq_c(str_of(c->k->name), "f32");
+    g->cast_v = c->flash && str_eq_c(str_of(c->v->name), "f32");
+    g->turn_k = c->k->block > 1 && c->pm->v_width_max > 0;
+    g->turn_v = c->v->block > 1 && c->pm->v_width_max > 0;
+    g->table = c->pm->table_width;
     g->copies = c->copies;
     g->flash = c->flash;
     g->rope = has_rope(g->m);

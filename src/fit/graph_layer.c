@@ -52,8 +52,14 @@ static void read_tensor(struct fit_layer *l, struct str name, const struct model
         l->largest_expert = t->bytes;
     if (str_eq_c(name, "ffn_gate.weight"))
         l->gated = true;
+    if (str_eq_c(name, "ffn_norm.weight"))
+        l->pre_ffn = true;
     if (str_eq_c(name, "ffn_norm.weight") || str_eq_c(name, "attn_norm_2.weight") || str_eq_c(name, "post_attention_norm.weight"))
         l->ffn_norm = true;
+    if (str_eq_c(name, "attn_norm.weight") || str_eq_c(name, "attn_norm.bias"))
+        l->attn_norm = true;
+    if (str_eq_c(name, "post_ffw_norm.weight") || str_eq_c(name, "ffn_post_norm.weight"))
+        l->post_ffn = true;
     if (str_starts(name, STR("shortconv.")))
         l->mixer = FIT_MIX_SHORT;
 }
@@ -118,10 +124,19 @@ static struct fit_block turn(struct fit_play *p, struct fit_block from, uint64_t
 static struct fit_block attend(struct fit_play *p, uint32_t il, struct fit_block q, uint64_t out)
 {
     const struct fit_graph *g = p->g;
-    if (g->flash)
-        return turn(p, q, out);
+    if (g->flash) {
+        const struct model_layer *m = &g->m->layers[il];
+        uint64_t all = 2 * (m->swa ? g->all_swa_cells : g->all_cells);
+        struct fit_block k = take(p, g->cast_k ? fit_mul(all, m->k_width) : 0), v = take(p, g->cast_v ? fit_mul(all, m->v_width) : 0);
+        struct fit_block fa = turn(p, q, out);
+        give(p, k);
+        give(p, v);
+        fit_play_read(p, il, FIT_READ_MASK);
+        return fa;
+    }
     uint64_t cells = g->no_cache ? g->ub : g->m->layers[il].swa ? g->swa_cells : g->cells;
     struct fit_block kq = turn(p, q, fit_mul(g->m->layers[il].heads, cells));
+    fit_play_read(p, il, FIT_READ_MASK);
     struct fit_block kqv = turn(p, kq, out);
     return turn(p, kqv, out);
 }
@@ -146,12 +161,56 @@ static struct fit_block latent_attention(struct fit_play *p, uint32_t il, struct
         give(p, n);
     struct fit_block c = column(p, l->lora), k_rope = column(p, rope);
     give(p, kv);
+    fit_play_read(p, il, FIT_READ_POS);
     struct fit_block k = column(p, l->kv_a);
     give(p, c);
     give(p, k_rope);
     give(p, k);
+    fit_play_read(p, il, FIT_READ_K);
     struct fit_block fa = attend(p, il, q, l->lora * heads);
     return turn(p, turn(p, fa, l->o), l->o);
+}
+
+/* What attention works on: q, k and v, and what they are views of. */
+struct heads {
+    struct fit_block q, k, v, whole;
+    bool gated; /* q and a gate for what comes out were one product */
+};
+
+/* One product for all three: they are views of it until a rope makes q and k tensors of their own. */
+static void project_together(struct fit_play *p, const struct fit_layer *l, struct heads *h, struct fit_block n, bool keep_n)
+{
+    h->whole = column(p, l->qkv);
+    h->q = h->whole;
+    if (!keep_n)
+        give(p, n);
+    if (!p->g->rope)
+        return;
+    h->q = column(p, l->q);
+    h->k = column(p, l->k);
+}
+
+static void project(struct fit_play *p, const struct fit_layer *l, struct heads *h, struct fit_block n, bool keep_n)
+{
+    const struct fit_graph *g = p->g;
+    h->gated = l->o > 0 && l->q == 2 * l->o;
+    h->q = column(p, l->q);
+    if (h->gated) {
+        h->whole = h->q;
+        h->q = column(p, l->o);
+    } else if (g->rope) {
+        h->q = turn(p, h->q, l->q);
+    }
+    if (g->turn_k)
+        h->q = turn(p, h->q, h->gated ? l->o : l->q);
+    h->v = column(p, l->v);
+    if (g->turn_v)
+        h->v = turn(p, h->v, l->v);
+    h->k = column(p, l->k);
+    if (!keep_n)
+        give(p, n);
+    if (g->rope)
+        h->k = turn(p, h->k, l->k);
 }
 
 /* Attention on the normed input n; returns what the last product reads. */
@@ -159,48 +218,34 @@ static struct fit_block attention(struct fit_play *p, uint32_t il, struct fit_bl
 {
     const struct fit_graph *g = p->g;
     const struct fit_layer *l = &g->layers[il];
-    struct fit_block q, k = {0, 0}, v = {0, 0}, whole = {0, 0};
-    bool gated = l->qkv == 0 && l->o > 0 && l->q == 2 * l->o; /* q and a gate for what comes out */
+    struct heads h = {.gated = false};
     if (l->kv_a > 0 && l->lora > 0)
         return latent_attention(p, il, n, keep_n);
-    if (l->qkv > 0) {
-        whole = column(p, l->qkv);
-        q = whole;
-        if (!keep_n)
-            give(p, n);
-        if (g->rope) {
-            q = column(p, l->q);
-            k = column(p, l->k);
-        }
-    } else {
-        q = column(p, l->q);
-        if (gated) {
-            whole = q;
-            q = column(p, l->o);
-        } else if (g->rope) {
-            q = turn(p, q, l->q);
-        }
-        v = column(p, l->v);
-        k = column(p, l->k);
-        if (!keep_n)
-            give(p, n);
-        if (g->rope)
-            k = turn(p, k, l->k);
-    }
+    if (l->qkv > 0)
+        project_together(p, l, &h, n, keep_n);
+    else
+        project(p, l, &h, n, keep_n);
+    fit_play_read(p, il, FIT_READ_POS);
     if (!g->no_cache) {
-        give(p, k);
-        give(p, v);
-        if (g->rope && !gated)
-            give(p, whole);
+        if (g->turn_k)
+            h.k = turn(p, h.k, l->k);
+        give(p, h.k);
+        fit_play_read(p, il, FIT_READ_K);
+        give(p, h.v);
+        if (g->rope && !h.gated)
+            give(p, h.whole);
+        fit_play_read(p, il, FIT_READ_V);
     }
-    struct fit_block fa = attend(p, il, q, l->o);
+    struct fit_block fa = attend(p, il, h.q, l->o);
+    if (g->turn_v)
+        fa = turn(p, fa, l->o);
     if (g->no_cache) {
-        give(p, k);
-        give(p, v);
+        give(p, h.k);
+        give(p, h.v);
         if (g->rope)
-            give(p, whole);
-    } else if (gated) {
-        give(p, turn(p, whole, l->o));
+            give(p, h.whole);
+    } else if (h.gated) {
+        give(p, turn(p, h.whole, l->o));
     }
     return fa;
 }
@@ -384,8 +429,9 @@ void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool g
     const struct model_layer *m = &p->m->layers[il];
     bool feeds = l->up > 0 || (l->expert > 0 && p->m->experts > 0);
     bool attends = m->attention || m->k_width > 0 || g->no_cache;
-    bool parallel = feeds && !l->ffn_norm && (attends || m->recurrent);
-    struct fit_block n = column(p, p->m->embd), fa = {0, 0}, o = *x;
+    bool parallel = feeds && !l->ffn_norm && !l->post_ffn && (attends || m->recurrent);
+    bool behind = l->post_ffn && !l->pre_ffn; /* norms stand behind both parts alone */
+    struct fit_block n = column(p, behind && !l->attn_norm ? 0 : p->m->embd), fa = {0, 0}, o = *x;
     if (m->recurrent)
         fa = state(p, il, n, parallel || attends);
     if (attends) {
@@ -397,13 +443,12 @@ void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool g
     }
     if (attends || m->recurrent) {
         o = turn(p, fa, p->m->embd);
-        fit_play_inputs_done(p, il);
         if (il + 1 == g->n_layer)
             o = last_rows(p, o, *x, give_x);
         else if (give_x)
             give(p, *x);
         if (feeds && !parallel)
-            n = column(p, p->m->embd);
+            n = column(p, behind ? 0 : p->m->embd);
     }
     if (!feeds) {
         *x = o;

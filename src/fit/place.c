@@ -151,8 +151,10 @@ static void place_one(struct matcher *x, const struct model_tensor *t, bool tied
     struct fit_placed *pm = x->pm;
     bool repack = repacks(t), nextn = t->place == MODEL_NEXTN;
     int to = pm->n_overrides > 0 ? overridden(x, t) : -1;
-    if (t->layer < 0 && str_eq_c(str_of(t->name), "per_layer_token_embd.weight"))
+    if (t->layer < 0 && str_eq_c(str_of(t->name), "per_layer_token_embd.weight")) {
         pm->table_bytes = t->bytes;
+        pm->table_width = t->ne[0];
+    }
     if (tied)
         sums_add(&pm->tied, t, false);
     if (to >= 0) {
@@ -185,7 +187,6 @@ static void place_one(struct matcher *x, const struct model_tensor *t, bool tied
         slot = slot < n ? slot : n;
     }
     bool no_cuda = t->used_by_matmul && no_cuda_kernel(t->type);
-    pm->has_no_cuda |= no_cuda;
     unsigned part = (fit_is_routed_expert(t->name) ? FIT_MOE : 0U) | (no_cuda ? FIT_NO_CUDA : 0U);
     sums_add(&pm->slots[slot].part[part], t, repack);
 }
@@ -193,9 +194,12 @@ static void place_one(struct matcher *x, const struct model_tensor *t, bool tied
 static void understand_layers(struct fit_placed *pm)
 {
     const struct model *m = pm->m;
-    for (uint32_t il = 0; il < m->n_layer; il++)
-        if (m->layers[il].attention && m->layers[il].v_width > pm->v_width_max)
-            pm->v_width_max = m->layers[il].v_width;
+    for (uint32_t il = 0; il < m->n_layer; il++) {
+        const struct model_layer *l = &m->layers[il];
+        if (l->attention && l->v_width > pm->v_width_max)
+            pm->v_width_max = l->v_width;
+        pm->shares_kv |= !l->attention && !l->recurrent && l->k_width > 0;
+    }
 }
 
 int fit_placed_new(const struct fit_prepared *p, const struct model *m, const struct fit_override *overrides, size_t n, struct arena *a, struct fit_placed **ret, struct err *err)
