@@ -5,12 +5,15 @@
 #include "cmd_int.h"
 
 #include <assert.h>
+#include <conf/conf.h>
 #include <engine/engine.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define PRINT_MAX (256u << 20) /* of one result: the tensors of a large split set, as JSON, have some tens of MB */
 
 /* The command that is running, for the prefix of its errors; one process runs one command. */
 static const char *running = NULL;
@@ -42,6 +45,11 @@ int cmd_fail(int code, const struct err *err)
     return cmd_failf(code, "%s", err->text);
 }
 
+int cmd_nomem(void)
+{
+    return cmd_failf(CMD_FAILED, "out of memory");
+}
+
 int cmd_usage(const struct cmd *c, const char *fmt, ...)
 {
     base_autobuf struct buf text = BUF_INIT(4096);
@@ -60,6 +68,22 @@ int cmd_print(struct str text)
         return cmd_failf(CMD_FAILED, "cannot write the result: %s", strerror(errno));
     }
     return CMD_OK;
+}
+
+int cmd_print_json(struct json_out *o)
+{
+    base_autobuf struct buf text = BUF_INIT(PRINT_MAX);
+    int r = json_out_finish(o, true, &text);
+    json_out_free(o);
+    return r < 0 ? cmd_nomem() : cmd_print(buf_str(&text));
+}
+
+int cmd_print_table(struct os_table *t)
+{
+    base_autobuf struct buf text = BUF_INIT(PRINT_MAX);
+    int r = os_table_text(t, os_term_color(STDOUT_FILENO), &text);
+    os_table_free(t);
+    return r < 0 ? cmd_nomem() : cmd_print(buf_str(&text));
 }
 
 /* ---- the command line --------------------------------------------------------------------------------- */
@@ -178,7 +202,7 @@ static bool print_help(const struct cmd *c, int *ret_exit)
 {
     base_autobuf struct buf text = BUF_INIT(64 * 1024);
     int r = cmd_help_text(c, &text);
-    *ret_exit = r ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
+    *ret_exit = r ? cmd_nomem() : cmd_print(buf_str(&text));
     return false;
 }
 
@@ -276,4 +300,22 @@ struct fleet *cmd_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_
         return NULL;
     }
     return f;
+}
+
+int cmd_on_fleet(const struct cmd *c, const struct cmd_args *a, int (*fn)(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs))
+{
+    int code = CMD_OK;
+    struct os_dirs dirs;
+    struct err err;
+    struct fleet *f = cmd_fleet(c, a, &code);
+    if (!f)
+        return code;
+    if (os_dirs_find(&dirs, &err) < 0) {
+        code = cmd_fail(CMD_FAILED, &err);
+    } else {
+        code = fn(c, a, f, &dirs);
+        os_dirs_release(&dirs);
+    }
+    fleet_free(f);
+    return code;
 }

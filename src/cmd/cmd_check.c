@@ -5,7 +5,6 @@
 #include "fit_int.h"
 
 #include <conf/conf.h>
-#include <unistd.h>
 
 static const struct {
     const char *text;
@@ -19,9 +18,8 @@ static const struct {
 static int print_json(const struct check_result *r, size_t n)
 {
     struct json_out *o = json_out_new();
-    base_autobuf struct buf text = BUF_INIT(CONF_JSON_MAX);
     if (!o)
-        return cmd_failf(CMD_FAILED, "out of memory");
+        return cmd_nomem();
     json_out_arr(o, NULL);
     for (size_t i = 0; i < n; i++) {
         json_out_obj(o, NULL);
@@ -32,9 +30,7 @@ static int print_json(const struct check_result *r, size_t n)
         json_out_end(o);
     }
     json_out_end(o);
-    int failed = json_out_finish(o, true, &text);
-    json_out_free(o);
-    return failed ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
+    return cmd_print_json(o);
 }
 
 static int print_table(const struct check_result *r, size_t n)
@@ -43,17 +39,14 @@ static int print_table(const struct check_result *r, size_t n)
     static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_LEFT, OS_LEFT};
     struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
     if (!t)
-        return cmd_failf(CMD_FAILED, "out of memory");
+        return cmd_nomem();
     for (size_t i = 0; i < n; i++) {
         os_table_cell(t, verdicts[r[i].verdict].style, "%s", verdicts[r[i].verdict].text);
         os_table_cell(t, OS_PLAIN, "%s", r[i].contract);
         os_table_cell(t, OS_BOLD, "%s", r[i].subject);
         os_table_cell(t, OS_PLAIN, "%s", r[i].text);
     }
-    base_autobuf struct buf text = BUF_INIT(1 << 20);
-    int failed = os_table_text(t, os_term_color(STDOUT_FILENO), &text);
-    os_table_free(t);
-    return failed ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
+    return cmd_print_table(t);
 }
 
 static int check_and_print(const struct cmd *c, const struct cmd_args *a, struct fit_session *s)
@@ -65,7 +58,7 @@ static int check_and_print(const struct cmd *c, const struct cmd_args *a, struct
     int code = CMD_OK;
     s->options.headers = cmd_value(c, a, "headers");
     if (!arena)
-        code = cmd_failf(CMD_FAILED, "out of memory");
+        code = cmd_nomem();
     else if (check_fleet(s->fleet, s->store, &s->options, arena, &results, &n, &err) < 0)
         code = cmd_fail(CMD_FAILED, &err);
     else

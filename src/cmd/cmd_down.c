@@ -10,8 +10,10 @@
 
 #define WAIT_MS 120000 /* requests under way, then TERM, TERM and KILL of each engine: far below */
 
-static int stop_fleet(const struct os_dirs *dirs, const struct fleet *f)
+static int stop_fleet(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
 {
+    (void)c;
+    (void)a;
     base_autobuf struct buf body = BUF_INIT(64u << 10);
     unsigned status = 0;
     struct err err;
@@ -34,21 +36,7 @@ static int run_down(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
     int code = CMD_OK;
-    if (!cmd_parse(c, argc, argv, 0, 0, &a, &code))
-        return code;
-    struct fleet *f = cmd_fleet(c, &a, &code);
-    if (!f)
-        return code;
-    struct os_dirs dirs;
-    struct err err;
-    if (os_dirs_find(&dirs, &err) < 0) {
-        code = cmd_fail(CMD_FAILED, &err);
-    } else {
-        code = stop_fleet(&dirs, f);
-        os_dirs_release(&dirs);
-    }
-    fleet_free(f);
-    return code;
+    return cmd_parse(c, argc, argv, 0, 0, &a, &code) ? cmd_on_fleet(c, &a, stop_fleet) : code;
 }
 
 const struct cmd cmd_down = {

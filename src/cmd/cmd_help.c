@@ -28,7 +28,7 @@ static int run_help(const struct cmd *c, int argc, char **argv)
     } else {
         r = cmd_help_text(about, &text);
     }
-    return r ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
+    return r ? cmd_nomem() : cmd_print(buf_str(&text));
 }
 
 const struct cmd cmd_help = {

@@ -97,7 +97,7 @@ static int print_text(const struct inspect *in, struct output *o)
     if (o->shown)
         buf_add_char(&text, '\n');
     inspect_text(in, o->kv, o->tensors, o->color, &text);
-    return buf_status(&text) < 0 ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
+    return buf_status(&text) < 0 ? cmd_nomem() : cmd_print(buf_str(&text));
 }
 
 static void json_failure(struct json_out *json, const char *path, const struct err *err)
@@ -136,7 +136,7 @@ static int inspect_one(const char *path, struct output *o, struct seen *seen)
     if (!in || !arena) {
         arena_free(arena);
         free(in);
-        return cmd_failf(CMD_FAILED, "out of memory");
+        return cmd_nomem();
     }
     in->path = path;
     in->arena = arena;
@@ -152,14 +152,6 @@ static int inspect_one(const char *path, struct output *o, struct seen *seen)
     return code;
 }
 
-static int print_json(struct json_out *json)
-{
-    base_autobuf struct buf text = BUF_INIT(TEXT_BYTES_MAX);
-    if (json_out_finish(json, true, &text) < 0)
-        return cmd_failf(CMD_FAILED, "out of memory");
-    return cmd_print(buf_str(&text));
-}
-
 static int run_inspect(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
@@ -173,7 +165,7 @@ static int run_inspect(const struct cmd *c, int argc, char **argv)
     if (!seen.arena || (cmd_given(c, &a, "json") && !o.json)) {
         arena_free(seen.arena);
         json_out_free(o.json);
-        return cmd_failf(CMD_FAILED, "out of memory");
+        return cmd_nomem();
     }
     if (o.json)
         json_out_arr(o.json, NULL);
@@ -186,11 +178,10 @@ static int run_inspect(const struct cmd *c, int argc, char **argv)
     }
     if (o.json) {
         json_out_end(o.json);
-        int r = print_json(o.json);
+        int r = cmd_print_json(o.json);
         if (r != CMD_OK)
             code = r;
     }
-    json_out_free(o.json);
     arena_free(seen.arena);
     return code;
 }

@@ -104,50 +104,39 @@ static int follow(const char *path, int *fd, off_t off)
     return code;
 }
 
-static int show(const struct fleet *f, const char *service, uint64_t lines, bool follow_it)
+static int show(const char *path, const char *service, uint64_t lines, bool follow_it)
 {
-    struct os_dirs dirs;
-    struct err err;
-    base_autobuf struct buf path = BUF_INIT(8192);
-    if (os_dirs_find(&dirs, &err) < 0)
-        return cmd_fail(CMD_FAILED, &err);
-    int rc = up_log_path(&dirs, f->name, service, &path);
-    os_dirs_release(&dirs);
-    if (rc < 0)
-        return cmd_failf(CMD_FAILED, "out of memory");
-    os_autoclose int fd = open(path.ptr, O_RDONLY | O_CLOEXEC);
+    os_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat st;
     if (fd < 0 && errno == ENOENT)
-        return cmd_failf(CMD_FAILED, "service '%s' has no log yet: it was never started here ('%s' does not exist)", service, path.ptr);
+        return cmd_failf(CMD_FAILED, "service '%s' has no log yet: it was never started here ('%s' does not exist)", service, path);
     if (fd < 0 || fstat(fd, &st) < 0)
-        return cmd_failf(CMD_FAILED, "cannot open '%s': %s", path.ptr, strerror(errno));
+        return cmd_failf(CMD_FAILED, "cannot open '%s': %s", path, strerror(errno));
     off_t off = lines == 0 ? st.st_size : find_tail(fd, st.st_size, lines);
     int code = copy_out(fd, &off);
-    return code == CMD_OK && follow_it ? follow(path.ptr, &fd, off) : code;
+    return code == CMD_OK && follow_it ? follow(path, &fd, off) : code;
+}
+
+static int logs(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
+{
+    uint64_t lines = LINES_DEFAULT;
+    const char *service = a->words[0], *n = cmd_value(c, a, "lines");
+    if (n && (str_to_u64(str_of(n), &lines) < 0 || lines > LINES_MAX))
+        return cmd_usage(c, "'%s' is no number of lines", n);
+    /* The router and, in the background, berth itself have logs too; no service can have these names. */
+    bool own = strcmp(service, "router") == 0 || strcmp(service, "berth") == 0;
+    int code = own ? CMD_OK : cmd_service(f, service);
+    if (code != CMD_OK)
+        return code;
+    base_autobuf struct buf path = BUF_INIT(8192);
+    return up_log_path(dirs, f->name, service, &path) < 0 ? cmd_nomem() : show(path.ptr, service, lines, cmd_given(c, a, "follow"));
 }
 
 static int run_logs(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
     int code = CMD_OK;
-    if (!cmd_parse(c, argc, argv, 1, 1, &a, &code))
-        return code;
-    uint64_t lines = LINES_DEFAULT;
-    const char *n = cmd_value(c, &a, "lines");
-    if (n && (str_to_u64(str_of(n), &lines) < 0 || lines > LINES_MAX))
-        return cmd_usage(c, "'%s' is no number of lines", n);
-    struct fleet *f = cmd_fleet(c, &a, &code);
-    if (!f)
-        return code;
-    const char *service = a.words[0];
-    /* The router and, in the background, berth itself have logs too; no service can have these names. */
-    bool own = strcmp(service, "router") == 0 || strcmp(service, "berth") == 0;
-    if (!own)
-        code = cmd_service(f, service);
-    if (code == CMD_OK)
-        code = show(f, service, lines, cmd_given(c, &a, "follow"));
-    fleet_free(f);
-    return code;
+    return cmd_parse(c, argc, argv, 1, 1, &a, &code) ? cmd_on_fleet(c, &a, logs) : code;
 }
 
 const struct cmd cmd_logs = {

@@ -32,7 +32,7 @@ static int restart_one(const struct os_dirs *dirs, const struct fleet *f, const 
     uint64_t began = clk_system.mono_us(NULL);
     buf_addf(&target, "/restart?service=%s", service);
     if (buf_status(&target) < 0)
-        return cmd_failf(CMD_FAILED, "out of memory");
+        return cmd_nomem();
     if (up_call(dirs, f->name, "POST", target.ptr, &status, &body, &err) < 0)
         return cmd_fail(CMD_FAILED, &err);
     if (status != 200)
@@ -42,9 +42,12 @@ static int restart_one(const struct os_dirs *dirs, const struct fleet *f, const 
 }
 
 /* Without names, all that run here. */
-static int restart_each(const struct os_dirs *dirs, const struct fleet *f, const struct cmd_args *a)
+static int restart_each(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
 {
+    (void)c;
     int code = CMD_OK;
+    for (size_t i = 0; code == CMD_OK && i < a->n_words; i++)
+        code = cmd_service(f, a->words[i]);
     for (size_t i = 0; code == CMD_OK && i < a->n_words; i++)
         code = restart_one(dirs, f, a->words[i]);
     for (size_t i = 0; code == CMD_OK && a->n_words == 0 && i < f->n_services; i++)
@@ -57,23 +60,7 @@ static int run_restart(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
     int code = CMD_OK;
-    if (!cmd_parse(c, argc, argv, 0, CMD_WORDS_MAX, &a, &code))
-        return code;
-    struct fleet *f = cmd_fleet(c, &a, &code);
-    if (!f)
-        return code;
-    for (size_t i = 0; code == CMD_OK && i < a.n_words; i++)
-        code = cmd_service(f, a.words[i]);
-    struct os_dirs dirs;
-    struct err err;
-    if (code == CMD_OK && os_dirs_find(&dirs, &err) < 0) {
-        code = cmd_fail(CMD_FAILED, &err);
-    } else if (code == CMD_OK) {
-        code = restart_each(&dirs, f, &a);
-        os_dirs_release(&dirs);
-    }
-    fleet_free(f);
-    return code;
+    return cmd_parse(c, argc, argv, 0, CMD_WORDS_MAX, &a, &code) ? cmd_on_fleet(c, &a, restart_each) : code;
 }
 
 const struct cmd cmd_restart = {

@@ -38,7 +38,7 @@ static int session_open(struct session *s, const struct cmd *c, const struct cmd
         return cmd_fail(CMD_FAILED, &err);
     s->progress = os_progress_new(STDERR_FILENO, &clk_system);
     if (!s->progress)
-        return cmd_failf(CMD_FAILED, "out of memory");
+        return cmd_nomem();
     s->sink = (struct event_sink){.emit = show_progress, .ctx = s->progress};
     return CMD_OK;
 }
@@ -65,7 +65,7 @@ static int add_one(struct session *s, const struct fleet_runtime *want)
     base_autobuf struct buf subject = BUF_INIT(256);
     buf_addf(&subject, "runtime %s", want->name);
     if (buf_status(&subject))
-        return cmd_failf(CMD_FAILED, "out of memory");
+        return cmd_nomem();
     if (store_runtime_add(s->store, want, &o, &rt, &err) < 0) {
         os_progress_set(s->progress, subject.ptr, "failed", 0, 0, OS_RED);
         return cmd_fail(CMD_FAILED, &err);
@@ -134,9 +134,8 @@ static int run_add(struct session *s)
 static int list_json(const struct store_runtime *list, size_t n)
 {
     struct json_out *o = json_out_new();
-    base_autobuf struct buf text = BUF_INIT(CONF_JSON_MAX);
     if (!o)
-        return cmd_failf(CMD_FAILED, "out of memory");
+        return cmd_nomem();
     json_out_arr(o, NULL);
     for (size_t i = 0; i < n; i++) {
         char when[CLK_RFC3339];
@@ -155,9 +154,7 @@ static int list_json(const struct store_runtime *list, size_t n)
         json_out_end(o);
     }
     json_out_end(o);
-    int r = json_out_finish(o, true, &text);
-    json_out_free(o);
-    return r ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
+    return cmd_print_json(o);
 }
 
 static int list_table(const struct store_runtime *list, size_t n)
@@ -168,7 +165,7 @@ static int list_table(const struct store_runtime *list, size_t n)
     static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_LEFT};
     struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
     if (!t)
-        return cmd_failf(CMD_FAILED, "out of memory");
+        return cmd_nomem();
     for (size_t i = 0; i < n; i++) {
         char size[UNITS_TEXT], when[CLK_RFC3339];
         os_table_cell(t, OS_BOLD, "%s", list[i].id);
@@ -177,10 +174,7 @@ static int list_table(const struct store_runtime *list, size_t n)
         os_table_cell(t, OS_PLAIN, "%s", units_show_bytes(list[i].bytes, size));
         os_table_cell(t, OS_DIM, "%s", clk_rfc3339(list[i].installed_us, when));
     }
-    base_autobuf struct buf text = BUF_INIT(1 << 20);
-    int r = os_table_text(t, os_term_color(STDOUT_FILENO), &text);
-    os_table_free(t);
-    return r ? cmd_failf(CMD_FAILED, "out of memory") : cmd_print(buf_str(&text));
+    return cmd_print_table(t);
 }
 
 static int run_list(struct session *s)

@@ -12,7 +12,7 @@ int cmd_service(const struct fleet *f, const char *name)
         return CMD_OK;
     const char **names = calloc(f->n_services + 1, sizeof(*names));
     if (!names)
-        return cmd_failf(CMD_FAILED, "out of memory");
+        return cmd_nomem();
     for (size_t i = 0; i < f->n_services; i++)
         names[i] = f->services[i].name;
     const char *near = str_nearest(str_of(name), names, f->n_services);

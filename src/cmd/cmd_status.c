@@ -129,27 +129,23 @@ static int print_status(const struct buf *body, bool as_json)
     if (json_parse(buf_str(body), &j, &err) < 0)
         return cmd_failf(CMD_FAILED, "the supervisor's answer is not understood: %s", err.text);
     json_val root = json_root(j);
-    int rc = 0;
-    if (as_json) {
-        struct json_out *o = json_out_new();
-        rc = o ? 0 : -ENOMEM;
-        if (o) {
-            json_out_val(o, NULL, root);
-            rc = json_out_finish(o, true, &out);
-        }
-        json_out_free(o);
+    int code;
+    struct json_out *o = as_json ? json_out_new() : NULL;
+    if (o) {
+        json_out_val(o, NULL, root);
+        code = cmd_print_json(o);
+    } else if (as_json || add_services(root, os_term_color(STDOUT_FILENO), &out) < 0) {
+        code = cmd_nomem();
     } else {
-        rc = add_services(root, os_term_color(STDOUT_FILENO), &out);
         add_reasons(root, &out);
         add_router(root, &out);
+        code = buf_status(&out) < 0 ? cmd_nomem() : cmd_print(buf_str(&out));
     }
     json_free(j);
-    if (rc < 0 || buf_status(&out) < 0)
-        return cmd_failf(CMD_FAILED, "out of memory");
-    return cmd_print(buf_str(&out));
+    return code;
 }
 
-static int status(const struct os_dirs *dirs, const struct fleet *f, bool as_json)
+static int status(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
 {
     base_autobuf struct buf body = BUF_INIT(TEXT_MAX);
     unsigned code = 200;
@@ -159,34 +155,20 @@ static int status(const struct os_dirs *dirs, const struct fleet *f, bool as_jso
         (void)fprintf(stderr, "%s\n", err.text);
         buf_clear(&body);
         if (up_status_down(f, &body) < 0)
-            return cmd_failf(CMD_FAILED, "out of memory");
+            return cmd_nomem();
     } else if (rc < 0) {
         return cmd_fail(CMD_FAILED, &err);
     } else if (code != 200) {
         return cmd_failf(CMD_FAILED, "the supervisor of fleet '%s' refused (%u): %s", f->name, code, body.ptr ? body.ptr : "");
     }
-    return print_status(&body, as_json);
+    return print_status(&body, cmd_given(c, a, "json"));
 }
 
 static int run_status(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
     int code = CMD_OK;
-    if (!cmd_parse(c, argc, argv, 0, 0, &a, &code))
-        return code;
-    struct fleet *f = cmd_fleet(c, &a, &code);
-    if (!f)
-        return code;
-    struct os_dirs dirs;
-    struct err err;
-    if (os_dirs_find(&dirs, &err) < 0) {
-        code = cmd_fail(CMD_FAILED, &err);
-    } else {
-        code = status(&dirs, f, cmd_given(c, &a, "json"));
-        os_dirs_release(&dirs);
-    }
-    fleet_free(f);
-    return code;
+    return cmd_parse(c, argc, argv, 0, 0, &a, &code) ? cmd_on_fleet(c, &a, status) : code;
 }
 
 const struct cmd cmd_status = {
