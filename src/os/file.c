@@ -5,6 +5,7 @@
  */
 #include "os_int.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
@@ -15,6 +16,8 @@
 #include <unistd.h>
 
 #define CHUNK 65536
+#define TEMPORARY ".berth-" /* and 16 digits */
+#define TEMPORARY_LEN (sizeof(TEMPORARY) - 1 + 16)
 
 void os_closep(int *fd)
 {
@@ -170,7 +173,7 @@ static int open_temporary(int dirfd, char name[32])
         uint64_t random;
         if (getrandom(&random, sizeof(random), 0) != (ssize_t)sizeof(random))
             return -EIO;
-        snprintf(name, 32, ".berth-%016llx", (unsigned long long)random);
+        snprintf(name, 32, TEMPORARY "%016llx", (unsigned long long)random);
         int fd = openat(dirfd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd >= 0 || errno != EEXIST)
             return fd >= 0 ? fd : -errno;
@@ -194,6 +197,21 @@ int os_write_atomic(int dirfd, const char *name, const void *data, size_t len, m
     else
         r = sync_dir(dirfd);
     return r < 0 ? err_sys(err, r, "cannot write '%s'", os_path_text(dirfd, name, text)) : 0;
+}
+
+void os_write_sweep(int dirfd)
+{
+    int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *e;
+    if (!d) {
+        os_closep(&fd);
+        return;
+    }
+    while ((e = readdir(d)))
+        if (strncmp(e->d_name, TEMPORARY, sizeof(TEMPORARY) - 1) == 0 && strlen(e->d_name) == TEMPORARY_LEN)
+            (void)unlinkat(dirfd, e->d_name, 0);
+    closedir(d);
 }
 
 /* ---- copying ------------------------------------------------------------------------------------ */

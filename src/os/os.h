@@ -38,6 +38,8 @@ int os_write_all(int fd, const void *data, size_t len, struct err *err) BASE_MUS
 /* Replaces dirfd/name at once: temporary file beside it, write, fsync, rename, fsync of the directory. Leaves no
  * temporary file behind on failure. name has no slash. */
 int os_write_atomic(int dirfd, const char *name, const void *data, size_t len, mode_t mode, struct err *err) BASE_MUST_USE;
+/* Removes the temporary files that os_write_atomic of a killed process left in a directory where nobody else writes. */
+void os_write_sweep(int dirfd);
 /* Makes path and its missing parents (parents with mode | 0111 for search, at most 0755). Existing is fine when a directory. */
 int os_make_dirs(const char *path, mode_t mode, struct err *err) BASE_MUST_USE;
 /* Opens a directory (O_PATH-free, readable). Returns the descriptor or a negative errno. */
@@ -96,8 +98,9 @@ struct os_spawn {
     int stdin_fd, stdout_fd, stderr_fd; /* -1 is /dev/null */
     const int *keep_fds;        /* descriptors that reach the child, as 3, 4, ... in this order */
     size_t n_keep_fds;
-    int death_signal;           /* sent to the child when we die; 0 none. Set after setuid, then the parent is checked */
+    int death_signal;           /* sent to the child when we die; 0 none. Set after setuid, then it is looked whether we live */
     bool new_group;             /* a process group of its own, so that the terminal's Ctrl-C is ours alone */
+    bool own_pids;              /* in a namespace of processes of its own, with its own /proc: all that it ever started ends with it. Without root this takes a user namespace too */
     const struct os_bind *binds; /* made read-only, in a private mount namespace */
     size_t n_binds;
     const char *chroot;         /* entered after the binds; NULL none */
@@ -136,6 +139,8 @@ int os_pidfd_open(pid_t pid) BASE_MUST_USE;
 int os_boot_id(char ret[OS_BOOT_ID], struct err *err) BASE_MUST_USE;
 /* Start time of a process in clock ticks since boot: with the boot id it names a process for ever. -ESRCH. */
 int os_proc_start(pid_t pid, uint64_t *ret_ticks) BASE_MUST_USE;
+/* A child of another process, as this one's /proc numbers it; 0 when it has none. */
+pid_t os_proc_child(pid_t parent);
 struct os_mem {
     uint64_t rss_bytes, rss_anon_bytes, swap_bytes;
 };

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * What /proc says of a process: when it started, how much memory it holds. And the account that engines run as.
+ * What /proc says of a process: when it started, whose child it is, how much memory it holds. And the account that engines run as.
  */
 #include "os_int.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pwd.h>
@@ -34,21 +35,44 @@ static int read_proc(pid_t pid, const char *file, struct buf *out)
     return r == -ENOENT ? -ESRCH : r;
 }
 
-int os_proc_start(pid_t pid, uint64_t *ret_ticks)
+/* Field number `wanted` of /proc/PID/stat, one of those behind the name. */
+static int stat_field(pid_t pid, int wanted, uint64_t *ret)
 {
     base_autobuf struct buf text = BUF_INIT(PROC_FILE_MAX);
     int r = read_proc(pid, "stat", &text);
     if (r < 0)
         return r;
     /* The name, in parentheses, may hold spaces and parentheses itself: fields are counted from the last one. */
-    const char *end = strrchr(text.ptr, ')');
-    struct str rest = str_of(end);
+    const char *end = text.ptr ? strrchr(text.ptr, ')') : NULL;
+    struct str rest = end ? str_of(end) : (struct str){0};
     for (int field = 2; rest.ptr; field++) {
         struct str value = str_split(&rest, ' ');
-        if (field == 22)
-            return str_to_u64(value, ret_ticks);
+        if (field == wanted)
+            return str_to_u64(value, ret);
     }
     return -EINVAL;
+}
+
+int os_proc_start(pid_t pid, uint64_t *ret_ticks)
+{
+    return stat_field(pid, 22, ret_ticks);
+}
+
+pid_t os_proc_child(pid_t parent)
+{
+    DIR *proc = opendir("/proc");
+    struct dirent *e;
+    pid_t found = 0;
+    while (proc && found == 0 && (e = readdir(proc))) {
+        uint64_t pid, its_parent;
+        if (str_to_u64(str_of(e->d_name), &pid) < 0 || pid > INT32_MAX)
+            continue;
+        if (stat_field((pid_t)pid, 4, &its_parent) == 0 && its_parent == (uint64_t)parent)
+            found = (pid_t)pid;
+    }
+    if (proc)
+        (void)closedir(proc);
+    return found;
 }
 
 /* "VmRSS:     1234 kB": bytes, when the line is that field. */

@@ -5,8 +5,9 @@
  * back through a close-on-exec pipe as step, index and errno, and becomes a message in the parent: the pipe's end without
  * content means that exec happened.
  *
- * The parent-death signal is cleared by setuid, so it is set after it; a parent that died before is noticed by comparing
- * the parent's pid with the one taken before the fork.
+ * The parent-death signal is cleared by setuid, so it is set after it; a parent that died before is noticed by the pipe, whose
+ * other end is the parent's alone. The signal reaches the child and not what the child has started; for that there is the namespace of
+ * processes, which the kernel ends as a whole with its first process.
  */
 #include "os_int.h"
 
@@ -14,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <pwd.h>
 #include <sched.h>
@@ -32,8 +34,10 @@
 
 enum step {
     STEP_SESSION,
+    STEP_MAP,
     STEP_NAMESPACE,
     STEP_PRIVATE,
+    STEP_PROC,
     STEP_BIND,
     STEP_READ_ONLY,
     STEP_CHROOT,
@@ -61,7 +65,8 @@ struct plan {
     size_t n_fds;
     gid_t groups[GROUPS_MAX];
     size_t n_groups;
-    pid_t parent;
+    bool new_user;
+    char uid_map[64], gid_map[64]; /* of new_user */
     int null_fd, report_fd;
 };
 
@@ -84,16 +89,37 @@ static void reset_signals(void)
         (void)syscall(SYS_rt_sigaction, sig, usual, NULL, (size_t)_NSIG / 8); /* refused for KILL and STOP */
 }
 
+static void tell_kernel(const struct plan *p, const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0 || write(fd, text, strlen(text)) < 0)
+        fail(p, STEP_MAP, 0);
+    (void)close(fd);
+}
+
+/* Our own account, under its own number. */
+static void make_user(const struct plan *p)
+{
+    if (!p->new_user)
+        return;
+    tell_kernel(p, "/proc/self/setgroups", "deny");
+    tell_kernel(p, "/proc/self/uid_map", p->uid_map);
+    tell_kernel(p, "/proc/self/gid_map", p->gid_map);
+}
+
 /* Read-only all the way down: mounts below `from` come along, and the attribute is added, so nosuid, nodev and noexec stay. */
-static void make_binds(const struct plan *p)
+static void make_mounts(const struct plan *p)
 {
     const struct os_spawn *s = p->s;
-    if (s->n_binds == 0)
+    if (s->n_binds == 0 && !s->own_pids)
         return;
     if (unshare(CLONE_NEWNS) < 0)
         fail(p, STEP_NAMESPACE, 0);
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         fail(p, STEP_PRIVATE, 0);
+    /* The old one names other processes than the numbers that this one sees. */
+    if (s->own_pids && mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
+        fail(p, STEP_PROC, 0);
     for (size_t i = 0; i < s->n_binds; i++) {
         struct mount_attr read_only = {.attr_set = MOUNT_ATTR_RDONLY};
         if (mount(s->binds[i].from, s->binds[i].to, NULL, MS_BIND | MS_REC, NULL) < 0)
@@ -134,8 +160,9 @@ static void bind_life(const struct plan *p)
         return;
     if (prctl(PR_SET_PDEATHSIG, p->s->death_signal, 0, 0, 0) < 0)
         fail(p, STEP_DEATH, 0);
-    if (getppid() != p->parent)
-        _exit(EXIT_NOT_STARTED); /* it died before the signal was set: nobody is left to tell */
+    struct pollfd told = {.fd = p->report_fd};
+    if (poll(&told, 1, 0) != 0)
+        _exit(EXIT_NOT_STARTED); /* nobody reads: it died before the signal was set */
 }
 
 /* Every descriptor first moves above all targets, so that placing one never closes another that is still to be placed. */
@@ -166,7 +193,8 @@ static _Noreturn void become(struct plan *p)
     reset_signals();
     if (s->new_group && setsid() < 0)
         fail(p, STEP_SESSION, 0);
-    make_binds(p);
+    make_user(p);
+    make_mounts(p);
     enter(p);
     give_up_root(p);
     place_fds(p);
@@ -189,10 +217,14 @@ static int report_error(const struct plan *p, const struct report *r, struct err
     switch (r->step) {
     case STEP_SESSION:
         return err_sys(err, code, "cannot start '%s': no session of its own", program);
+    case STEP_MAP:
+        return err_sys(err, code, "cannot start '%s': no account in its user namespace", program);
     case STEP_NAMESPACE:
         return err_sys(err, code, "cannot start '%s': no mount namespace", program);
     case STEP_PRIVATE:
         return err_sys(err, code, "cannot start '%s': mounts cannot be made private", program);
+    case STEP_PROC:
+        return err_sys(err, code, "cannot start '%s': no /proc of its own", program);
     case STEP_BIND:
     case STEP_READ_ONLY:
         return err_sys(err, code, "cannot start: '%s' cannot be %s '%s'", os_path_text(AT_FDCWD, s->binds[r->index].from, a),
@@ -299,6 +331,18 @@ static int await_exec(const struct plan *p, int report_fd, pid_t pid, struct err
     return report_error(p, &r, err);
 }
 
+/* As fork does, but for the namespaces, which libc has no function for. */
+static pid_t fork_apart(struct plan *p)
+{
+    if (!p->s->own_pids)
+        return fork();
+    p->new_user = geteuid() != 0;
+    snprintf(p->uid_map, sizeof(p->uid_map), "%u %u 1", (unsigned)geteuid(), (unsigned)geteuid());
+    snprintf(p->gid_map, sizeof(p->gid_map), "%u %u 1", (unsigned)getegid(), (unsigned)getegid());
+    unsigned long flags = CLONE_NEWPID | (p->new_user ? CLONE_NEWUSER : 0) | SIGCHLD;
+    return (pid_t)syscall(SYS_clone, flags, NULL, NULL, NULL, NULL);
+}
+
 static int start(struct plan *p, struct os_proc *ret, struct err *err)
 {
     char text[OS_PATH_TEXT];
@@ -312,18 +356,19 @@ static int start(struct plan *p, struct os_proc *ret, struct err *err)
     os_autoclose int report_in = ends[0], report_out = ends[1];
     p->null_fd = null_fd;
     p->report_fd = report_out;
-    p->parent = getpid();
     /* No handler of ours may run in the child, so everything is blocked until they are reset there. */
     sigset_t all, before;
     sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    pid_t pid = fork();
-    if (pid == 0)
+    pid_t pid = fork_apart(p);
+    if (pid == 0) {
+        (void)close(report_in); /* the parent's alone */
         become(p);
+    }
     int code = -errno;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (pid < 0)
-        return err_sys(err, code, "cannot start '%s'", program);
+        return err_sys(err, code, "cannot start '%s'%s", program, p->s->own_pids ? ": no namespace of processes" : "");
     os_autoclose int pidfd = pidfd_open(pid, 0);
     if (pidfd < 0) {
         code = -errno;

@@ -174,6 +174,19 @@ static void test_write_atomic(void **state)
     assert_int_equal(count_entries(p->fd), 3);
 }
 
+static void test_write_sweep(void **state)
+{
+    struct place *p = *state;
+    put(p->fd, ".berth-0123456789abcdef", "half");
+    put(p->fd, ".berth-rc", "a person's");
+    put(p->fd, "f", "kept");
+    os_write_sweep(p->fd);
+    assert_int_equal(faccessat(p->fd, ".berth-0123456789abcdef", F_OK, 0), -1);
+    assert_content(p->fd, ".berth-rc", "a person's");
+    assert_content(p->fd, "f", "kept");
+    os_write_sweep(-1);
+}
+
 /* The disk is "full" at 8 KiB: the old content stays and no temporary file is left. */
 static void test_write_atomic_fails(void **state)
 {
@@ -575,7 +588,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_read),         TEST(test_read_special),       TEST(test_pipe),        TEST(test_write_atomic),
-        TEST(test_copy),         TEST(test_write_atomic_fails), TEST(test_make_dirs),   TEST(test_walk),
+        TEST(test_copy),         TEST(test_write_atomic_fails), TEST(test_write_sweep),
+        TEST(test_make_dirs),   TEST(test_walk),
         TEST(test_walk_depth),   TEST(test_remove_tree),        TEST(test_names),       TEST(test_error_path),
         TEST(test_lock),         TEST(test_digest),             TEST(test_dirs),
     };

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -419,6 +420,118 @@ static void test_death_signal_after_drop(void **state)
     assert_true(dies_with_parent(true));
 }
 
+/* ---- a namespace of processes -------------------------------------------------------------------------- */
+
+static struct os_spawn apart(const char *const *argv, const int *life)
+{
+    struct os_spawn s = command(argv);
+    s.own_pids = true;
+    s.death_signal = SIGKILL;
+    s.keep_fds = life;
+    s.n_keep_fds = 1;
+    return s;
+}
+
+/* The first process there, which sees no other; what it has started ends with it. */
+static int check_own_pids(const char *dir)
+{
+    static const char *const look[] = {"/bin/sh", "-c", "echo $$ /proc/[0-9]*", NULL};
+    static const char *const leave[] = {"/bin/sh", "-c", "sleep 60 & printf s >&3; wait", NULL};
+    (void)dir;
+    base_autobuf struct buf out = BUF_INIT(4096);
+    struct err err = {0};
+    int life[2], status = -1;
+    char c = 0;
+    if (pipe2(life, O_CLOEXEC) < 0)
+        return 1;
+    struct os_spawn s = apart(look, &life[1]);
+    int r = os_run(&s, PATIENCE_MS, &out, NULL, &status, &err);
+    if (r == -EPERM || r == -ENOSPC || r == -EINVAL)
+        return 77;
+    if (r < 0 || strcmp(out.ptr, "1 /proc/1\n") != 0) {
+        print_error("%s, %s", err.text, out.ptr ? out.ptr : "nothing");
+        return 2;
+    }
+    struct os_proc proc = OS_PROC_NONE;
+    s = apart(leave, &life[1]);
+    if (os_spawn(&s, &proc, &err) < 0)
+        return 3;
+    close(life[1]);
+    if (!has_event(life[0]) || read(life[0], &c, 1) != 1 || c != 's')
+        return 4;
+    if (os_proc_signal(&proc, SIGKILL) < 0 || !has_event(proc.pidfd))
+        return 5;
+    return has_event(life[0]) && read(life[0], &c, 1) == 0 ? 0 : 6;
+}
+
+static int check_own_pids_as_nobody(const char *dir)
+{
+    if (setresgid(65534, 65534, 65534) < 0 || setresuid(65534, 65534, 65534) < 0 || prctl(PR_SET_DUMPABLE, 1) < 0)
+        return 7;
+    return check_own_pids(dir);
+}
+
+static void test_own_pids(void **state)
+{
+    (void)state;
+    assert_int_equal(in_own_mounts(check_own_pids), 0);
+    if (is_root())
+        assert_int_equal(in_own_mounts(check_own_pids_as_nobody), 0);
+}
+
+/* The parent dies, and with it the child's child. */
+static int check_own_pids_die(const char *dir)
+{
+    static const char *const leave[] = {"/bin/sh", "-c", "sleep 60 & printf s >&3; wait", NULL};
+    (void)dir;
+    int life[2];
+    char c = 0;
+    if (pipe2(life, O_CLOEXEC) < 0)
+        return 1;
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct os_proc proc = OS_PROC_NONE;
+        struct os_spawn s = apart(leave, &life[1]);
+        int r = os_spawn(&s, &proc, NULL);
+        if (r < 0)
+            _exit(r == -EPERM || r == -ENOSPC || r == -EINVAL ? 77 : 2);
+        close(life[1]);
+        (void)has_event(life[0]);
+        kill(getpid(), SIGKILL);
+    }
+    close(life[1]);
+    int status = -1;
+    if (waitpid(pid, &status, 0) != pid)
+        return 3;
+    if (WIFEXITED(status))
+        return WEXITSTATUS(status);
+    if (read(life[0], &c, 1) != 1 || c != 's')
+        return 4;
+    return has_event(life[0]) && read(life[0], &c, 1) == 0 ? 0 : 5;
+}
+
+static void test_own_pids_die(void **state)
+{
+    (void)state;
+    assert_int_equal(in_own_mounts(check_own_pids_die), 0);
+}
+
+static void test_child_of(void **state)
+{
+    static const char *const wait[] = {SELF, "wait", NULL};
+    (void)state;
+    struct os_spawn s = command(wait);
+    struct os_proc proc = OS_PROC_NONE;
+    assert_int_equal(os_proc_child(getpid()), 0);
+    assert_int_equal(os_spawn(&s, &proc, NULL), 0);
+    assert_int_equal(os_proc_child(getpid()), proc.pid);
+    assert_int_equal(os_proc_child(proc.pid), 0);
+    assert_int_equal(os_proc_signal(&proc, SIGKILL), 0);
+    int status = -1;
+    assert_int_equal(waitpid(proc.pid, &status, 0), proc.pid);
+    os_proc_release(&proc);
+}
+
 /* ---- rights and mounts (root) -------------------------------------------------------------------- */
 
 static void test_drop(void **state)
@@ -645,6 +758,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_signal_and_reap),
         cmocka_unit_test(test_death_signal),
         cmocka_unit_test(test_death_signal_after_drop),
+        cmocka_unit_test(test_own_pids),
+        cmocka_unit_test(test_own_pids_die),
+        cmocka_unit_test(test_child_of),
         cmocka_unit_test(test_drop),
         cmocka_unit_test(test_tree),
         cmocka_unit_test(test_bind_fails),
