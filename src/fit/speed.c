@@ -228,26 +228,71 @@ static unsigned draft_kind(const struct fit_shape *s, const struct fit_result *r
     return r->draft_max > 0 ? kind & (~kind + 1) : 0;
 }
 
-/* The drafter's passes: a block drafter gives its block in one, the others a token each. Its bytes by device are the prediction's. */
+/* What a drafter's attention reads for the tokens there are. */
+static uint64_t draft_cache(const struct pass *x, const struct model *d, bool nextn)
+{
+    const struct fit_shape *s = x->s;
+    uint64_t sum = 0;
+    for (uint32_t il = 0; il < d->n_layer; il++) {
+        const struct model_layer *l = &d->layers[il];
+        uint64_t cells = l->swa && !s->swa_full && x->depth > d->window ? d->window : x->depth;
+        if (l->attention && l->nextn == nextn)
+            sum = fit_add(sum, fit_mul(cells, fit_add(fit_row(s->draft_k_type, l->k_width), fit_row(s->draft_v_type, l->v_width))));
+    }
+    return sum;
+}
+
+/* Bytes that are divided as a term of the prediction is; what rounding leaves goes to the last place, so that the sum is the same for every split. */
+static void read_as_placed(struct pass *x, enum fit_term term, uint64_t bytes)
+{
+    uint64_t all = 0, rest = bytes;
+    size_t last = x->p->host;
+    for (size_t k = 0; k <= x->p->host; k++) {
+        all = fit_add(all, x->r->use[k].terms[term].bytes);
+        last = x->r->use[k].terms[term].bytes > 0 ? k : last;
+    }
+    for (size_t k = 0; k < last; k++) {
+        uint64_t part = all > 0 ? part_of(bytes, (double)x->r->use[k].terms[term].bytes / (double)all) : 0;
+        part = part < rest ? part : rest;
+        x->read[k] = fit_add(x->read[k], part);
+        rest -= part;
+    }
+    x->read[last] = fit_add(x->read[last], rest);
+}
+
+/* Weights of a drafter of its own; what of them is mapped on the host is in no term. */
+static void read_draft_model(struct pass *x, uint64_t passes)
+{
+    const struct fit_prepared *p = x->p;
+    double share = expert_share(p->drafter->m, 1);
+    uint64_t placed = 0;
+    for (size_t k = 0; k <= p->host; k++)
+        placed = fit_add(placed, x->r->use[k].terms[FIT_DRAFT_WEIGHTS].bytes);
+    read_as_placed(x, FIT_DRAFT_WEIGHTS, fit_mul(passes, part_of(placed, share)));
+    if (x->t->drafter_bytes > placed)
+        x->read[p->host] = fit_add(x->read[p->host], fit_mul(passes, part_of(x->t->drafter_bytes - placed, share)));
+}
+
+static void read_nextn(struct pass *x, uint64_t passes)
+{
+    const struct fit_placed *pm = x->p->target;
+    for (uint32_t il = 0; il < pm->m->n_layer; il++) {
+        size_t d = x->r->layer_device[il];
+        if (pm->m->layers[il].nextn)
+            x->read[d] = fit_add(x->read[d], fit_mul(passes, slot_bytes(pm, il)));
+    }
+}
+
+/* The drafter's passes: a block drafter gives its block in one, the others a token each. */
 static void read_drafter(struct pass *x, unsigned kind)
 {
     const struct fit_prepared *p = x->p;
     uint64_t passes = kind & (FIT_SPEC_DFLASH | FIT_SPEC_DSPARK) ? 1 : x->r->draft_max;
-    const struct model *d = p->drafter ? p->drafter->m : p->target->m;
-    double share = p->drafter ? expert_share(d, 1) : 1;
-    uint64_t placed = 0, n_seq = x->r->n_ctx_seq ? x->r->n_ctx_seq : 1;
-    double filled = x->depth < n_seq ? (double)x->depth / (double)n_seq : 1;
-    uint64_t streams = x->r->n_stream ? x->r->n_stream : 1;
-    for (size_t k = 0; k <= p->host; k++) {
-        const struct fit_use *u = &x->r->use[k];
-        uint64_t weights = u->terms[FIT_DRAFT_WEIGHTS].bytes;
-        placed = fit_add(placed, weights);
-        uint64_t bytes = fit_add(part_of(weights, share), part_of(u->terms[FIT_DRAFT_KV].bytes / streams, filled));
-        x->read[k] = fit_add(x->read[k], fit_mul(passes, bytes));
-    }
-    /* mapped weights are in no term */
-    if (x->t->drafter_bytes > placed)
-        x->read[p->host] = fit_add(x->read[p->host], fit_mul(passes, part_of(x->t->drafter_bytes - placed, share)));
+    if (p->drafter)
+        read_draft_model(x, passes);
+    else
+        read_nextn(x, passes);
+    read_as_placed(x, FIT_DRAFT_KV, fit_mul(passes, draft_cache(x, p->drafter ? p->drafter->m : p->target->m, kind == FIT_SPEC_MTP)));
     if (!p->drafter || x->t->borrows_head) {
         size_t out = x->r->layer_device[p->target->m->n_layer];
         x->read[out] = fit_add(x->read[out], fit_mul(passes, x->t->head_bytes));

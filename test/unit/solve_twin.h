@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
- * The solver's twin: tries every shape of a space, one by one, with the public predictions alone, and keeps the front by the same definition. It knows nothing of bisection, monotonicity or lines.
+ * The solver's twin: tries every shape of a space, one by one, each predicted as any shape is, and keeps the front by the same definition. It knows nothing of bisection, monotonicity or lines.
  */
 #pragma once
 
 #include "solve_models.h"
+
+#include <fit/solve_int.h>
 
 #define TWIN_SERVICES 2
 
@@ -36,6 +38,7 @@ struct twin {
     struct twin_point *front;
     size_t n_front, cap_front;
     size_t tried;
+    struct fit_traffic traffic; /* of what is being tried */
 };
 
 static inline void *twin_grow(void *p, size_t n, size_t size)
@@ -51,20 +54,17 @@ static inline void twin_try(struct twin *t, size_t service, const struct fit_pre
     struct twin_list *l = &t->lists[service];
     struct fit_result r;
     struct fit_speed speed;
-    struct fit_input with = *in;
     const uint64_t depth = t->space->depth ? t->space->depth : FIT_SOLVE_DEPTH;
 
     if (fit_predict_prepared(p, s, NULL, &r, NULL) < 0)
         maker_die("twin", "a prediction failed");
-    with.shape = s;
     t->tried++;
     x.seq = r.n_ctx_seq;
     for (size_t d = 0; d <= in->n_devices; d++)
         x.used[d] = r.use[d].used;
     for (size_t i = 0; i < r.n_notes; i++)
         x.refused |= r.notes[i].severity == FIT_REFUSED;
-    if (fit_speed(&with, &r, depth < r.n_ctx_seq ? depth : r.n_ctx_seq, NULL, &speed, NULL) < 0)
-        maker_die("twin", "a speed failed");
+    fit_speed_prepared(p, &t->traffic, s, &r, depth < r.n_ctx_seq ? depth : r.n_ctx_seq, &speed);
     x.speed = speed.decode_tok_s;
     if (l->n == l->cap)
         l->v = twin_grow(l->v, l->cap = l->cap ? 2 * l->cap : 256, sizeof(*l->v));
@@ -158,7 +158,7 @@ static inline void twin_service(struct twin *t, size_t service, struct arena *a)
             s.spec &= ~(unsigned)FIT_SPEC_CONTEXT;
             in.drafter = NULL;
         }
-        if (fit_prepare(&in, a, &p, NULL) < 0)
+        if (fit_prepare(&in, a, &p, NULL) < 0 || fit_traffic_of(p, &t->traffic, NULL) < 0)
             maker_die("twin", "cannot prepare");
         for (size_t i = 0; i < (f->n_slots ? f->n_slots : 1); i++) {
             s.slots = f->n_slots ? f->slots[i] : in.shape->slots;
