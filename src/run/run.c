@@ -128,26 +128,8 @@ static void on_ready(void *ctx, int status, enum probe_step at, const struct err
     set_state(s, RUN_READY);
 }
 
-/* The number after "child-pid": in what bubblewrap has told so far; 0 when it is not complete yet. */
-static pid_t child_pid(struct str text)
-{
-    struct str key = STR("\"child-pid\":");
-    ptrdiff_t at = str_find(text, key);
-    uint64_t pid;
-    if (at < 0)
-        return 0;
-    size_t skip = (size_t)at + key.len;
-    struct str rest = str_trim((struct str){text.ptr + skip, text.len - skip});
-    size_t digits = 0;
-    while (digits < rest.len && rest.ptr[digits] >= '0' && rest.ptr[digits] <= '9')
-        digits++;
-    /* A digit at the end of what has come may be followed by more. */
-    if (digits == rest.len || str_to_u64((struct str){rest.ptr, digits}, &pid) < 0 || pid > INT32_MAX)
-        return 0;
-    return (pid_t)pid;
-}
-
-/* What bubblewrap tells of the process inside. It is read to its end: bubblewrap writes on after the pid, and would die of a pipe that is closed. */
+/* What bubblewrap tells when it has started the process inside. Who that is says the host's /proc: bubblewrap counts in a namespace of its own. It is read to its
+ * end: bubblewrap writes on, and would die of a pipe that is closed. */
 void run_on_info(void *ctx)
 {
     struct run_service *s = ctx;
@@ -162,11 +144,10 @@ void run_on_info(void *ctx)
     }
     if (s->engine.pidfd >= 0)
         return;
-    buf_add(&s->info, block, (size_t)n);
-    pid_t pid = child_pid(buf_str(&s->info));
+    pid_t pid = os_proc_child(s->proc.pid);
     int fd = pid > 0 ? os_pidfd_open(pid) : -1;
     if (fd < 0)
-        return; /* not known yet, or ended already, which run_on_end tells */
+        return; /* ended already, which run_on_end tells */
     s->engine = (struct os_proc){.pid = pid, .pidfd = fd};
     if (s->state == RUN_STARTING)
         set_state(s, RUN_LOADING);
@@ -400,7 +381,6 @@ int run_new(const struct run_env *env, const struct fleet_service *service, cons
     s->log.fd = s->log.pipe_fd = -1;
     s->log.tail = BUF_INIT(RUN_TAIL_MAX);
     s->log.line = BUF_INIT(RUN_LINE_MAX);
-    s->info = BUF_INIT(16u << 10);
     s->verdict = s->error = BUF_INIT(RUN_ERROR_MAX);
     s->step = s->dropped = BUF_INIT(RUN_TEXT_MAX);
     int rc = 0;
@@ -433,7 +413,6 @@ struct run_service *run_free(struct run_service *s)
     run_launch_kill(s);
     run_log_release(s);
     s->timer = net_timer_close(s->timer);
-    buf_release(&s->info);
     buf_release(&s->verdict);
     buf_release(&s->error);
     buf_release(&s->step);

@@ -53,7 +53,6 @@ struct run_service {
     struct os_proc engine; /* the engine; shares proc's descriptor when it is the same process */
     struct net_watch *proc_watch, *info_watch;
     int info_fd;
-    struct buf info;
     struct run_log log;
 
     struct probe_ready *ready;

@@ -283,7 +283,6 @@ static int watch(struct run_service *s, struct err *err)
     int rc = net_watch_new(s->env->loop, s->proc.pidfd, run_on_end, s, &s->proc_watch, err);
     if (rc < 0)
         return rc;
-    buf_clear(&s->info);
     if (s->info_fd >= 0)
         return net_watch_new(s->env->loop, s->info_fd, run_on_info, s, &s->info_watch, err);
     s->engine = s->proc;

@@ -5,8 +5,10 @@
  */
 #include "store_int.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #define TRIAL_MS 120000 /* vllm imports for a minute on a cold disk */
@@ -72,18 +74,67 @@ static int try_form(struct store *s, const struct store_runtime *r, enum store_c
     return 0;
 }
 
+/* A folder for a trial, locked as long as it is used: what is not locked was left by a berth that was killed. */
+static int lock_folder(int rundir, const char *name)
+{
+    struct stat st;
+    os_autoclose int fd = openat(rundir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0)
+        return -errno;
+    /* removed by another one between open and lock */
+    return fstat(fd, &st) == 0 && st.st_nlink > 0 ? os_take_fd(&fd) : -ENOENT;
+}
+
+static void sweep(int rundir)
+{
+    int fd = openat(rundir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *e;
+    while (d && (e = readdir(d))) {
+        os_autoclose int lock = strncmp(e->d_name, "trial-", 6) == 0 ? lock_folder(rundir, e->d_name) : -1;
+        if (lock >= 0)
+            base_ignore(os_remove_tree(rundir, e->d_name, NULL)); /* empty folders, at worst */
+    }
+    if (d)
+        closedir(d);
+    else
+        os_closep(&fd);
+}
+
+/* Makes and locks a folder of its own below run; its descriptor. */
+static int make_work(const char *run, int rundir, char work[STORE_PATH_MAX], struct err *err)
+{
+    int fd = -ENOENT;
+    while (fd == -ENOENT || fd == -EWOULDBLOCK) { /* another one took it for left behind before it was locked */
+        int r = store_pathf(work, err, "%s/trial-XXXXXX", run);
+        if (r < 0)
+            return r;
+        if (!mkdtemp(work))
+            return err_sys(err, -errno, "cannot make '%s'", work);
+        fd = lock_folder(rundir, strrchr(work, '/') + 1);
+    }
+    if (fd < 0)
+        return err_sys(err, fd, "cannot lock '%s'", work);
+    (void)fchmod(fd, 0755); /* the loader form stands in it as the engine's account; when it cannot, that form says so */
+    return fd;
+}
+
 int trial_run(struct store *s, const struct store_runtime *r, enum store_confine *ret, struct buf *out, struct err *err)
 {
     static const enum store_confine forms[] = {STORE_BWRAP, STORE_CHROOT, STORE_LOADER};
     char work[STORE_PATH_MAX];
     int code = os_make_dirs(s->dirs->run, s->privileged ? 0755 : 0700, err);
-    if (code == 0)
-        code = store_pathf(work, err, "%s/trial-XXXXXX", s->dirs->run);
     if (code < 0)
         return code;
-    if (!mkdtemp(work))
-        return err_sys(err, -errno, "cannot make '%s'", work);
-    (void)chmod(work, 0755); /* the loader form stands in it as the engine's account; when it cannot, that form says so */
+    os_autoclose int rundir = os_open_dir(s->dirs->run, err);
+    if (rundir < 0)
+        return rundir;
+    sweep(rundir);
+    os_autoclose int lock = make_work(s->dirs->run, rundir, work, err);
+    if (lock < 0)
+        return lock;
     code = -EIO;
     for (size_t i = 0; code < 0 && code != -ENOMEM && i < BASE_COUNT(forms); i++) {
         if (forms[i] == STORE_CHROOT && !s->privileged)
@@ -92,9 +143,7 @@ int trial_run(struct store *s, const struct store_runtime *r, enum store_confine
         if (code == 0)
             *ret = forms[i];
     }
-    os_autoclose int rundir = os_open_dir(s->dirs->run, NULL);
-    int left = rundir < 0 ? rundir : os_remove_tree(rundir, strrchr(work, '/') + 1, NULL);
-    (void)left; /* empty folders, at worst */
+    base_ignore(os_remove_tree(rundir, strrchr(work, '/') + 1, NULL)); /* empty folders, at worst */
     if (code < 0 && code != -ENOMEM)
         code = err ? (err->code = -EIO) : -EIO;
     return code;

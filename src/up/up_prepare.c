@@ -43,8 +43,9 @@ static int take_lock(struct up *u, struct err *err)
     u->lock_fd = fd;
     char pid[16];
     int n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
+    errno = EIO;
     if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, (size_t)n, 0) != n)
-        return err_sys(err, -EIO, "cannot write '%s'", u->paths.lock);
+        return err_sys(err, -errno, "cannot write '%s'", u->paths.lock);
     /* Nobody serves it: whoever did is gone. */
     if (unlink(u->paths.sock) < 0 && errno != ENOENT)
         return err_sys(err, -errno, "cannot remove '%s'", u->paths.sock);
@@ -54,6 +55,10 @@ static int take_lock(struct up *u, struct err *err)
 static int recover(struct up *u, struct err *err)
 {
     size_t n = 0;
+    os_autoclose int run = os_open_dir(u->paths.run, err);
+    if (run < 0)
+        return run;
+    os_write_sweep(run);
     int rc = run_pids_recover(u->paths.pids, &n, err);
     if (rc == 0 && n > 0)
         up_say(u, EVENT_WARN, "", "ended %zu engine%s of a berth that was killed", n, n == 1 ? "" : "s");

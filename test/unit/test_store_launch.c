@@ -211,6 +211,7 @@ static void bwrap_words(void **state)
         assert_true(has_word(v, wanted[i]));
     assert_false(has_word(v, "--bind"));
     assert_true(l.has_info_fd);
+    assert_true(l.spawn.own_pids);
     size_t n = 0;
     while (v[n])
         n++;
@@ -251,6 +252,7 @@ static void chroot_words(void **state)
     assert_string_equal(l.spawn.argv[0], "/usr/bin/llama-server");
     assert_string_equal(l.spawn.argv[2], "1");
     assert_true(l.spawn.drop);
+    assert_true(l.spawn.own_pids);
     assert_false(l.has_info_fd);
     char point[STORE_PATH_MAX];
     struct stat st;
