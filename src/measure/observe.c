@@ -155,11 +155,11 @@ static int take_observed(void *ctx, const struct ledger_row *row, struct err *er
         l->point = k;
         used(l, row, &l->n_observed);
     }
-    bool any = false;
-    for (size_t d = 0; d <= l->in->n_devices; d++)
-        any |= k.used[d] >= 0;
+    bool whole = l->in->n_devices > 0 || k.used[0] >= 0; /* half a reading would take the margin of the other device away */
+    for (size_t d = 0; d < l->in->n_devices; d++)
+        whole &= k.used[d] >= 0;
     /* after traffic comes before after load, however old */
-    if (any && (!l->has_observed || (l->observed_tag != LEDGER_AFTER_TRAFFIC && row->tag == LEDGER_AFTER_TRAFFIC))) {
+    if (whole && (!l->has_observed || (l->observed_tag != LEDGER_AFTER_TRAFFIC && row->tag == LEDGER_AFTER_TRAFFIC))) {
         l->has_observed = true;
         l->observed = k;
         l->observed_tag = row->tag;
