@@ -16,7 +16,6 @@ struct net_listener {
     uint32_t magic;
     int fd;
     unsigned open_handles;
-    bool paused;  /* by the owner */
     bool starved; /* until the timer strikes */
     bool closing;
     struct net_loop *loop;
@@ -30,7 +29,7 @@ static void poll_cb(uv_poll_t *poll, int status, int events);
 
 static void update(struct net_listener *l)
 {
-    if (l->paused || l->starved)
+    if (l->starved)
         (void)uv_poll_stop(&l->poll);
     else
         (void)uv_poll_start(&l->poll, UV_READABLE, poll_cb); /* fails for a closing handle only */
@@ -76,7 +75,7 @@ static bool accept_one(struct net_listener *l)
         return false;
     }
     l->on_accept(l->ctx, s);
-    return !l->closing && !l->paused;
+    return !l->closing;
 }
 
 static void poll_cb(uv_poll_t *poll, int status, int events)
@@ -129,13 +128,6 @@ int net_listener_new(struct net_loop *l, int fd, void (*on_accept)(void *ctx, st
     update(n);
     *ret = n;
     return 0;
-}
-
-void net_listener_pause(struct net_listener *l, bool on)
-{
-    assert(l->magic == NET_MAGIC_LISTENER && !l->closing);
-    l->paused = on;
-    update(l);
 }
 
 struct net_listener *net_listener_close(struct net_listener *l)

@@ -96,5 +96,4 @@ int net_socket_addr(int fd, struct net_addr *ret) BASE_MUST_USE;
 /* Accepts on a listening descriptor, which it owns from now on, also on failure. on_accept gets each new stream with reading stopped: set its ops, then net_stream_read(s, true). Running out of
  * descriptors pauses accepting for 100 ms. */
 int net_listener_new(struct net_loop *l, int fd, void (*on_accept)(void *ctx, struct net_stream *s), void *ctx, struct net_listener **ret, struct err *err) BASE_MUST_USE;
-void net_listener_pause(struct net_listener *l, bool on);
 struct net_listener *net_listener_close(struct net_listener *l);
