@@ -157,9 +157,6 @@ bool size_align(uint64_t a, uint64_t align, uint64_t *ret) BASE_MUST_USE;
 int units_bytes(struct str s, uint64_t *ret) BASE_MUST_USE;
 /* "640GB/s": bytes a second, the same prefixes, "/s" required. */
 int units_rate(struct str s, uint64_t *ret) BASE_MUST_USE;
-/* "10m", "1h30m", "250ms", "2s", "1d": milliseconds. Longer units come first, each once; a number may
- * have a fraction, spaces may stand before a unit and between parts. A bare number is refused: -EINVAL. */
-int units_duration_ms(struct str s, uint64_t *ret) BASE_MUST_USE;
 
 #define UNITS_TEXT 24 /* enough for any of the texts below */
 /* "31.86 GiB", "512 B": two decimals above 1 KiB. Returns out. */

@@ -33,11 +33,6 @@ static const struct unit byte_units[] = {
     {"Ti", UINT64_C(1) << 40},
 };
 
-/* From long to short, the order in which they may follow each other. */
-static const struct unit time_units[] = {
-    {"d", 86400000}, {"h", 3600000}, {"m", 60000}, {"s", 1000}, {"ms", 1},
-};
-
 static void skip(struct str *s, size_t n)
 {
     s->ptr += n;
@@ -124,49 +119,6 @@ int units_rate(struct str s, uint64_t *ret)
         return -EINVAL;
     s.len -= per_second.len;
     return units_bytes(s, ret);
-}
-
-/* Cuts a unit's name from the front of s; its place in time_units or -1. */
-static ptrdiff_t read_time_unit(struct str *s)
-{
-    size_t len = 0;
-    while (len < s->len && s->ptr[len] >= 'a' && s->ptr[len] <= 'z')
-        len++;
-    struct str name = {s->ptr, len};
-    skip(s, len);
-    for (size_t i = 0; i < BASE_COUNT(time_units); i++)
-        if (str_eq_c(name, time_units[i].name))
-            return (ptrdiff_t)i;
-    return -1;
-}
-
-int units_duration_ms(struct str s, uint64_t *ret)
-{
-    uint64_t total = 0;
-    ptrdiff_t last = -1;
-    int range = 0;
-    do {
-        struct number n;
-        uint64_t part = 0;
-        int r = read_number(&s, &n);
-        if (r < 0)
-            return r;
-        skip_spaces(&s);
-        ptrdiff_t unit = read_time_unit(&s);
-        if (unit <= last) /* unknown, twice, or a longer one after a shorter */
-            return -EINVAL;
-        last = unit;
-        if (scaled(&n, time_units[unit].factor, &part) < 0 || !size_add(total, part, &total) || total > INT64_MAX)
-            range = -ERANGE; /* syntax errors further on go first */
-        if (s.len && s.ptr[0] == ' ') {
-            skip_spaces(&s);
-            if (s.len == 0)
-                return -EINVAL;
-        }
-    } while (s.len);
-    if (range == 0)
-        *ret = total;
-    return range;
 }
 
 const char *units_show_bytes(uint64_t bytes, char out[UNITS_TEXT])

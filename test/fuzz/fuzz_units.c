@@ -23,11 +23,6 @@ static void read_numbers(struct str s)
     }
     if (units_rate(s, &n) == 0)
         assert(n <= INT64_MAX && str_ends(s, STR("/s")));
-    if (units_duration_ms(s, &n) == 0) {
-        assert(n <= INT64_MAX);
-        assert(units_duration_ms(str_of(units_show_ms(n, text)), &again) == 0);
-        assert(again <= n); /* what is shown is cut, never more than it was */
-    }
     if (str_to_u64(s, &n) == 0) {
         char digits[UNITS_TEXT];
         snprintf(digits, sizeof(digits), "%llu", (unsigned long long)n);

@@ -101,53 +101,6 @@ static void test_units_rate(void **state)
     assert_true(n == UINT64_C(31500000000));
 }
 
-static void test_units_duration(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text;
-        int code;
-        uint64_t ms;
-    } cases[] = {
-        {"10m", 0, 600000},
-        {"1h30m", 0, 5400000},
-        {"250ms", 0, 250},
-        {"2s", 0, 2000},
-        {"1d", 0, 86400000},
-        {"1d2h3m4s5ms", 0, 93784005},
-        {"0s", 0, 0},
-        {"1.5h", 0, 5400000},
-        {"0.0004s", 0, 0},
-        {"0.0005s", 0, 1},
-        {"4m 05s", 0, 245000},
-        {"850 ms", 0, 850},
-        {"12.3 s", 0, 12300},
-        {"9223372036854775807ms", 0, INT64_MAX},
-        {"9223372036854775807s", -ERANGE, 0},
-        {"106751991167d 86400000000ms", -ERANGE, 0},
-        {"99999999999999999999d 5x", -EINVAL, 0},
-        {"99999999999999999999d 5s", -ERANGE, 0},
-        {"10", -EINVAL, 0},
-        {"", -EINVAL, 0},
-        {"m", -EINVAL, 0},
-        {"10min", -EINVAL, 0},
-        {"30m1h", -EINVAL, 0},
-        {"1m1m", -EINVAL, 0},
-        {"1h30", -EINVAL, 0},
-        {"1h ", -EINVAL, 0},
-        {" 1h", -EINVAL, 0},
-        {"-1s", -EINVAL, 0},
-        {"1S", -EINVAL, 0},
-        {"1h,5m", -EINVAL, 0},
-    };
-    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
-        uint64_t n = 77;
-        int code = units_duration_ms(str_of(cases[i].text), &n);
-        if (code != cases[i].code || n != (code ? 77 : cases[i].ms))
-            fail_msg("'%s': %d, %llu", cases[i].text, code, (unsigned long long)n);
-    }
-}
-
 static void test_units_show(void **state)
 {
     (void)state;
@@ -272,7 +225,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_size),           cmocka_unit_test(test_units_bytes), cmocka_unit_test(test_units_rate),
-        cmocka_unit_test(test_units_duration), cmocka_unit_test(test_units_show),  cmocka_unit_test(test_clk),
+        cmocka_unit_test(test_units_show),  cmocka_unit_test(test_clk),
         cmocka_unit_test(test_err),            cmocka_unit_test(test_err_cut),     cmocka_unit_test(test_event),
     };
     return cmocka_run_group_tests_name("base numbers, time, errors", tests, NULL, NULL);
