@@ -169,11 +169,6 @@ int engine_token_request(const struct fleet_service *s, struct arena *a, const c
     return k->token_request ? k->token_request(s, a, ret_path, ret_body) : -ENOTSUP;
 }
 
-const struct engine_metrics *engine_metrics_get(const struct engine_kind *k)
-{
-    return k->metrics;
-}
-
 /* ---- time --------------------------------------------------------------------------------------------------------- */
 
 uint64_t engine_start_limit_ms(const struct engine_kind *k, uint64_t payload_bytes, uint64_t disk_bytes_s)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * engine: everything that differs between engine kinds, as tables and pure functions: shape -> flags, readiness and identity, log lines, last words, metric names. No I/O, no
+ * engine: everything that differs between engine kinds, as tables and pure functions: shape -> flags, readiness and identity, log lines, last words. No I/O, no
  * processes. Facts are those of llama.cpp 0.7.0 (llama-server) and vLLM's OpenAI server; kind "generic" is whatever its declaration says.
  */
 #pragma once
@@ -135,16 +135,6 @@ enum engine_words {
 enum engine_words engine_words_find(const struct engine_kind *k, struct str tail);
 /* For people: "out of device memory: lower context, slots or ubatch, or move layers". */
 const char *engine_words_text(enum engine_words w);
-
-/* ---- metrics --------------------------------------------------------------------------------------------------------- */
-
-/* The engine's own metric family names for what berth reads; NULL: it has none. */
-struct engine_metrics {
-    const char *prefix;                   /* "llamacpp:", "vllm:" */
-    const char *running, *waiting;        /* gauges */
-    const char *prompt_tokens, *generated_tokens, *cached_tokens; /* counters */
-};
-const struct engine_metrics *engine_metrics_get(const struct engine_kind *k);
 
 /* ---- time -------------------------------------------------------------------------------------------------------------- */
 

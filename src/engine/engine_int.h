@@ -57,7 +57,6 @@ struct engine_kind {
     const char *const *env;           /* NULL-terminated */
     const char *health, *identity, *props, *idle; /* paths; NULL: cannot be asked, or the declaration says it */
     uint64_t start_ms;                /* constant work of a start */
-    const struct engine_metrics *metrics; /* NULL: none */
 
     int (*argv)(const struct fleet_service *s, const struct engine_paths *p, struct args *args, struct err *err);
     int (*props_check)(const struct fleet_service *s, const struct engine_paths *p, struct str body, struct err *err); /* with props */

@@ -413,15 +413,6 @@ static const struct word_rule words[] = {
     {"failed to mlock", NULL, ENGINE_WORDS_MEMLOCK, true},
 };
 
-static const struct engine_metrics metrics = {
-    .prefix = "llamacpp:",
-    .running = "llamacpp:requests_processing",
-    .waiting = "llamacpp:requests_deferred",
-    .prompt_tokens = "llamacpp:prompt_tokens_total",
-    .generated_tokens = "llamacpp:tokens_predicted_total",
-    .cached_tokens = "llamacpp:prompt_tokens_cached_total",
-};
-
 static const char *const noise[] = {"llama_model_loader: - kv", "init: init: chat template", "init: chat template", NULL};
 
 /* A crash calls a debugger to print its stack, which can outlive the engine and hang. */
@@ -436,7 +427,6 @@ const struct engine_kind engine_llama = {
     .props = "/props",
     .idle = "/slots",
     .start_ms = 60ULL * 1000, /* device start and warm-up: seconds, a minute on a cold driver */
-    .metrics = &metrics,
     .argv = llama_argv,
     .props_check = llama_props_check,
     .speculation_check = llama_speculation_check,

@@ -256,15 +256,6 @@ static const struct word_rule words[] = {
     {"RuntimeError: Failed to infer device type", NULL, ENGINE_WORDS_NO_DEVICE, false},
 };
 
-static const struct engine_metrics metrics = {
-    .prefix = "vllm:",
-    .running = "vllm:num_requests_running",
-    .waiting = "vllm:num_requests_waiting",
-    .prompt_tokens = "vllm:prompt_tokens_total",
-    .generated_tokens = "vllm:generation_tokens_total",
-    .cached_tokens = "vllm:prefix_cache_hits_total",
-};
-
 /* What is on disk is what was verified: nothing is fetched or reported behind our back. */
 static const char *const env[] = {"HF_HUB_OFFLINE=1", "TRANSFORMERS_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "DO_NOT_TRACK=1", "NO_COLOR=1", NULL};
 
@@ -276,7 +267,6 @@ const struct engine_kind engine_vllm = {
     .identity = "/v1/models",
     .idle = "/metrics",
     .start_ms = 10ULL * 60 * 1000, /* imports, profiling, compiling, capturing graphs: minutes */
-    .metrics = &metrics,
     .argv = vllm_argv,
     .idle_parse = vllm_idle_parse,
     .token_request = vllm_token_request,
