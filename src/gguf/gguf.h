@@ -146,13 +146,10 @@ const struct gguf_kv *gguf_find_arch(const struct gguf *g, const char *rest);
 
 /* Scalars and elements of kept arrays. All accept NULL and are false when the value is of another kind or does not fit. */
 bool gguf_u64(const struct gguf_kv *kv, uint64_t *ret); /* any integer >= 0 */
-bool gguf_f64(const struct gguf_kv *kv, double *ret);   /* any number */
 bool gguf_bool(const struct gguf_kv *kv, bool *ret);
 bool gguf_str(const struct gguf_kv *kv, struct str *ret); /* a string that is kept whole */
 bool gguf_at_i64(const struct gguf_kv *kv, uint64_t i, int64_t *ret); /* an integer or bool */
 bool gguf_at_f64(const struct gguf_kv *kv, uint64_t i, double *ret);
-/* len bytes of a value's content from at on (at + len <= kv->bytes). */
-int gguf_read_value(const struct gguf *g, const struct gguf_kv *kv, uint64_t at, void *buf, size_t len, struct err *err) BASE_MUST_USE;
 /* Calls fn for the first `most` elements of an array of strings, of each at most GGUF_KEEP_STRING bytes. fn returns false to stop. -EINVAL when kv is no such array. */
 int gguf_each_str(const struct gguf *g, const struct gguf_kv *kv, uint64_t most, bool (*fn)(void *ctx, uint64_t i, struct str s), void *ctx, struct err *err) BASE_MUST_USE;
 const char *gguf_value_type_name(enum gguf_value_type t); /* "u32" */

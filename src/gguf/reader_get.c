@@ -106,19 +106,6 @@ bool gguf_u64(const struct gguf_kv *kv, uint64_t *ret)
     return true;
 }
 
-bool gguf_f64(const struct gguf_kv *kv, double *ret)
-{
-    if (kv && is_unsigned(kv->type))
-        *ret = (double)kv->v.u;
-    else if (kv && is_signed(kv->type))
-        *ret = (double)kv->v.i;
-    else if (kv && (kv->type == GGUF_F32 || kv->type == GGUF_F64))
-        *ret = kv->v.f;
-    else
-        return false;
-    return true;
-}
-
 bool gguf_bool(const struct gguf_kv *kv, bool *ret)
 {
     if (!kv || kv->type != GGUF_BOOL)
@@ -192,12 +179,6 @@ bool gguf_at_f64(const struct gguf_kv *kv, uint64_t i, double *ret)
         return false;
     *ret = (double)whole;
     return true;
-}
-
-int gguf_read_value(const struct gguf *g, const struct gguf_kv *kv, uint64_t at, void *buf, size_t len, struct err *err)
-{
-    assert(at <= kv->bytes && len <= kv->bytes - at);
-    return len ? g->src->read(g->src->ctx, kv->off + at, buf, len, err) : 0;
 }
 
 int gguf_each_str(const struct gguf *g, const struct gguf_kv *kv, uint64_t most, bool (*fn)(void *ctx, uint64_t i, struct str s), void *ctx, struct err *err)

@@ -29,7 +29,7 @@ static void walk_kvs(const struct gguf *g, size_t size)
         struct str s;
         if (kv->off > size || kv->bytes > size - kv->off || kv->kept.len > kv->bytes || strlen(kv->key.ptr) != kv->key.len || gguf_find(g, kv->key.ptr) != kv)
             abort();
-        seen += gguf_u64(kv, &u) + gguf_f64(kv, &d) + gguf_bool(kv, &b) + gguf_str(kv, &s);
+        seen += gguf_u64(kv, &u) + gguf_bool(kv, &b) + gguf_str(kv, &s);
         for (uint64_t k = 0; gguf_at_i64(kv, k, &n); k++)
             seen += (size_t)n;
         for (uint64_t k = 0; gguf_at_f64(kv, k, &d); k++)
