@@ -39,6 +39,17 @@ bool json_bool(json_val v, bool *ret);         /* false unless true or false */
  * value's bytes in text, quotes included. With the key twice the last one counts, as most readers have it; for that the text is walked to its end. -ENOENT; -EBADMSG when text is not an object
  * or ends early. */
 int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *ret_len, struct err *err) BASE_MUST_USE;
+/* Walks the members of the object or the elements of the array that text is, as json_scan_member does; of nested ones each value can be walked in turn. The members are private. */
+struct json_walk {
+    struct str text;
+    size_t at;
+    char close;
+    bool later;
+};
+/* -EBADMSG unless text begins with '{' or '['. */
+int json_walk_begin(struct json_walk *w, struct str text) BASE_MUST_USE;
+/* 1: *ret_key is the key's token with its quotes (empty in an array) and *ret_value the value's text; 0: that was all; -EBADMSG: text is malformed or ends early. */
+int json_walk_next(struct json_walk *w, struct str *ret_key, struct str *ret_value) BASE_MUST_USE;
 /* The text of a JSON string token (with its quotes), unescaped into out. -EBADMSG. */
 int json_scan_string(struct str token, struct buf *out, struct err *err) BASE_MUST_USE;
 

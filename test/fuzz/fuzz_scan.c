@@ -7,6 +7,22 @@
 #include <assert.h>
 #include <stdint.h>
 
+/* Counts what a walk finds: -1 when it finds a fault. */
+static long walk(struct str text, unsigned depth)
+{
+    struct json_walk w;
+    struct str key, value;
+    long n = 0;
+    int r = json_walk_begin(&w, text);
+    while (r >= 0 && (r = json_walk_next(&w, &key, &value)) == 1) {
+        assert(value.len > 0 && value.ptr >= text.ptr && value.ptr + value.len <= text.ptr + text.len);
+        n++;
+        if (depth)
+            (void)walk(value, depth - 1);
+    }
+    return r < 0 ? -1 : n;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct str text = {(const char *)data, size};
@@ -18,9 +34,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         (void)!json_scan_string((struct str){text.ptr + off, len}, &out, NULL);
     }
     struct json *j = NULL;
+    long n = walk(text, 8);
     if (json_parse(text, &j, NULL) == 0) {
         json_val member = json_get(json_root(j), "model");
         assert(!json_is_obj(json_root(j)) || (member != NULL) == (r == 0));
+        assert((!json_is_obj(json_root(j)) && !json_is_arr(json_root(j))) || n == (long)json_count(json_root(j)));
         json_free(j);
     }
     return 0;

@@ -98,6 +98,44 @@ static void test_string(void **state)
     assert_int_equal(json_scan_string(STR("\"\\ud800\""), &out, &err), -EBADMSG);
 }
 
+static void test_walk(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *found;
+        int end;
+    } cases[] = {
+        {"{}", "", 0},
+        {" [ ] ", "", 0},
+        {"[1, \"a,]\" ,{\"x\":[2]}]", "=1;=\"a,]\";={\"x\":[2]};", 0},
+        {"{\"a\" : 1 , \"b\\\"\":[{}, {}]\n}", "\"a\"=1;\"b\\\"\"=[{}, {}];", 0},
+        {"[1 2]", "=1 2;", 0}, /* what is in a value is its reader's business */
+        {"[1", "", -EBADMSG},
+        {"[1,", "=1;", -EBADMSG},
+        {"[1,]", "=1;", -EBADMSG},
+        {"[\"a\" \"b\"]", "=\"a\";", -EBADMSG},
+        {"{1:2}", "", -EBADMSG},
+        {"{\"a\" 2}", "", -EBADMSG},
+        {"{\"a\":1]", "\"a\"=1;", -EBADMSG},
+        {"", "", -EBADMSG},
+        {"7", "", -EBADMSG},
+    };
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        base_autobuf struct buf got = BUF_INIT(256);
+        struct json_walk w;
+        struct str key, value;
+        int r = json_walk_begin(&w, str_of(cases[i].text));
+        while (r >= 0 && (r = json_walk_next(&w, &key, &value)) == 1) {
+            buf_add_str(&got, key);
+            buf_add_char(&got, '=');
+            buf_add_str(&got, value);
+            buf_add_char(&got, ';');
+        }
+        if (r != cases[i].end || !str_eq_c(buf_str(&got), cases[i].found))
+            fail_msg("'%s': %d, \"%s\"", cases[i].text, r, got.ptr ? got.ptr : "");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +146,7 @@ int main(void)
         cmocka_unit_test(test_broken),
         cmocka_unit_test(test_deep_text_needs_no_stack),
         cmocka_unit_test(test_string),
+        cmocka_unit_test(test_walk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
