@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * proxy, private: where a request goes. Three parts without sockets and without a clock of their own, so that each can be tested by itself:
+ *
+ *   identity.c  what a request is part of: its conversation, found from its messages or from what the client says, and its scaffold
+ *   affinity.c  which replica holds how much of a conversation
+ *   sched.c     slots, queue, policies: who is sent where, and when
+ *
+ * A conversation is the chain of its messages' hashes: the next turn has the last one as an exact prefix, so the longest known chain is the conversation. System text and tools, which all
+ * conversations of an agent share, are the scaffold: it seeds the chain and is never a match by itself.
+ */
+#pragma once
+
+#include <base/base.h>
+#include <http/http.h>
+
+/* ---- identity.c ----------------------------------------------------------------------------------------- */
+
+enum place_dialect {
+    PLACE_OTHER,       /* no generation: neither queue nor slot */
+    PLACE_CHAT,        /* /v1/chat/completions */
+    PLACE_COMPLETIONS, /* /v1/completions, /completion, /infill: one prompt */
+    PLACE_RESPONSES,   /* /v1/responses */
+    PLACE_MESSAGES,    /* /v1/messages */
+    PLACE_BATCH,       /* embeddings, rerank, audio, images: takes a slot, has no conversation */
+};
+
+#define PLACE_CHAIN_MAX 1024      /* messages whose hashes are kept, the last ones: older turns are found through newer ones */
+#define PLACE_HINT_MAX 512        /* bytes of a session's name; a longer one is no name */
+#define PLACE_BYTES_PER_TOKEN 4   /* until a replica says how many tokens a prompt had */
+
+struct place_identity {
+    enum place_dialect dialect;
+    bool stream;           /* "stream": true */
+    bool pinned;           /* the client names an id_slot itself */
+    uint64_t scaffold;     /* 0 without system text and tools */
+    uint64_t scaffold_tokens, tokens; /* estimates; tokens is of everything */
+    uint64_t hint;         /* what the client calls the session; 0 nothing */
+    uint64_t flow;         /* for whom the queue is fair: the hint, else the conversation's first message */
+    size_t n;              /* of chain */
+    uint64_t chain[PLACE_CHAIN_MAX]; /* hash of everything up to and with each message */
+};
+
+/* Reads a request. body may be anything; what is no JSON object has no conversation. seed makes hashes unpredictable for clients. */
+void place_identify(struct str path, const struct http_head *head, struct str body, uint64_t seed, struct place_identity *ret);
+enum place_dialect place_dialect_of(struct str method, struct str path);
+uint64_t place_hash(uint64_t seed, struct str s);
+
+/* ---- affinity.c ------------------------------------------------------------------------------------------- */
+
+#define AFFINITY_BYTES_MAX 16777216 /* about 200,000 turns; what was not asked for longest goes first */
+#define AFFINITY_MATCHES 8          /* replicas that a look-up tells of */
+#define AFFINITY_HITS 4             /* known prefixes that it looks at, the longest first */
+#define AFFINITY_NO_SLOT UINT32_MAX
+
+/* What one process of a replica holds of a conversation. */
+struct affinity_place {
+    uint32_t replica;    /* number that is never used again */
+    uint32_t slot;       /* or AFFINITY_NO_SLOT */
+    uint64_t generation; /* of its process: another one holds nothing */
+    uint32_t tokens;
+};
+struct affinity_match {
+    struct affinity_place place;
+    uint64_t key; /* of the turn that was found */
+    size_t links; /* length of the chain that matched; 0: found by the hint */
+};
+
+struct affinity;
+struct affinity *affinity_new(size_t max_bytes) BASE_MUST_USE;
+struct affinity *affinity_free(struct affinity *a);
+/* For each replica that holds something of this conversation what it holds most; the longest known chain first, what only the hint leads to last. Returns how many. O(n). */
+size_t affinity_find(struct affinity *a, const uint64_t *chain, size_t n, uint64_t hint, struct affinity_match ret[AFFINITY_MATCHES]);
+/* That place holds the turn `key`. Forgets others when there is no room; without memory nothing is learnt. */
+void affinity_put(struct affinity *a, uint64_t key, const struct affinity_place *p);
+/* That replica turned out not to hold it. */
+void affinity_drop(struct affinity *a, uint64_t key, uint32_t replica);
+size_t affinity_bytes(const struct affinity *a);
+
+/* ---- sched.c ------------------------------------------------------------------------------------------------ */
+
+#define SCHED_QUEUE_MAX 1024          /* waiting requests; more are refused */
+#define SCHED_QUEUE_MS 600000         /* longest wait: long prefills before it are normal, more than ten minutes are not */
+#define SCHED_SLOTS_MAX 256
+#define SCHED_SUSPECT_MS 1000         /* how long a replica that failed is left alone; doubles with each failure ... */
+#define SCHED_SUSPECT_MAX_MS 30000    /* ... up to this */
+#define SCHED_HOLD_MAX_MS 250         /* a freed slot waits so long at most for its conversation's next turn */
+#define SCHED_STARVED_TURNS 32        /* who has waited this many mean service times is not passed by continuing conversations */
+#define SCHED_TPS_GUESS 500.0         /* prompt tokens a second, until a replica has told */
+
+struct sched_slot {
+    bool busy;
+    uint64_t key;      /* last turn in it; 0: nothing was put there yet */
+    uint64_t used_ms;
+    uint64_t hold_until_ms; /* for the next turn after key */
+};
+
+/* A replica as the scheduler sees it. The owner embeds it, and fills what is above the line through sched_replica_set. */
+struct sched_replica {
+    uint32_t id;
+    uint64_t generation;
+    bool ready;
+    unsigned n_slots; /* requests at once; 0: as many as come */
+    bool pins;        /* takes id_slot */
+    /* ---- */
+    uint64_t life;    /* counts its generations: a lease of another one is void */
+    unsigned active;  /* leases of this generation */
+    uint64_t used;    /* when it last had its turn, counted in turns */
+    unsigned failures;     /* in a row */
+    uint64_t suspect_ms;   /* until then it is the last choice */
+    unsigned window;       /* after failures: how many at once, rising; 0: no limit but its slots */
+    double prefill_tps, service_ms, kept; /* learned; kept: share of a prediction that holds when the slot was used by others since */
+    struct sched_slot *slots; /* n_slots of them when it pins */
+};
+
+enum sched_decision { SCHED_COLD, SCHED_AFFINE, SCHED_OVERFLOW, SCHED_TURN, SCHED_LEAST, SCHED_HASH, SCHED_RETRY, SCHED_N_DECISIONS };
+const char *sched_decision_name(enum sched_decision d);
+
+enum sched_state { SCHED_OUT, SCHED_WAITING, SCHED_RUNNING };
+
+/* One request. The owner keeps it from sched_enter until it is out again. */
+struct sched_ticket {
+    /* set by the owner */
+    const char *policy;
+    struct sched_replica **candidates;
+    uint64_t *tried; /* bit i: candidates[i] had it */
+    size_t n_candidates;
+    const uint64_t *chain;
+    size_t n_chain;
+    uint64_t hint, flow, tokens;
+    bool leased; /* takes a slot; else it only needs a replica */
+    bool pinned; /* the client chose a slot */
+    /* set here */
+    enum sched_state state;
+    struct sched_replica *replica; /* NULL when handed out: none is ready */
+    size_t index;                  /* of it in candidates */
+    uint64_t generation, life;     /* of it */
+    uint32_t slot;                 /* AFFINITY_NO_SLOT: leave it to the engine */
+    bool displaced;                /* others used the slot since */
+    enum sched_decision decision;
+    uint64_t matched;              /* key of the turn that decided; 0 none */
+    uint64_t predicted;            /* tokens that should come from its cache */
+    uint64_t entered_ms, started_ms, rank, seq;
+    struct sched_ticket *next, *before;
+};
+
+/* What a request taught. Zeroes are unknown. */
+struct sched_outcome {
+    enum { SCHED_OK, SCHED_FAILED, SCHED_ABANDONED } result; /* abandoned: says nothing of the replica */
+    bool content;      /* the prompt was read to its end */
+    bool counted;      /* the numbers are known */
+    uint64_t prompt_n, cached_n, predicted_n;
+    double prompt_ms;
+};
+
+struct sched;
+struct sched *sched_new(struct affinity *a) BASE_MUST_USE; /* borrows the index */
+struct sched *sched_free(struct sched *s);
+bool sched_policy_known(struct str name);
+/* The owner tells what a replica is. A new generation begins without leases, slots and blame. -ENOMEM. */
+int sched_replica_set(struct sched_replica *r, bool ready, uint64_t generation, unsigned n_slots, bool pins) BASE_MUST_USE;
+void sched_replica_release(struct sched_replica *r);
+/* -EBUSY when the queue is full. The ticket waits until sched_next hands it out; after a failure the owner marks the candidate as tried and enters it again. */
+int sched_enter(struct sched *s, struct sched_ticket *t, uint64_t now_ms) BASE_MUST_USE;
+/* The next ticket that goes to a replica, running; or one out with replica NULL that no ready replica is left for (`expired`: that has waited too long). NULL: all others wait. */
+struct sched_ticket *sched_next(struct sched *s, uint64_t now_ms, bool *ret_expired);
+/* When sched_next may have something without anything else having happened; UINT64_MAX never. */
+uint64_t sched_due(const struct sched *s);
+/* Its replica answers: what it was blamed for is forgiven, and it gets more at once. */
+void sched_proved(const struct sched_ticket *t);
+/* A running one is over, or a waiting one leaves. Harmless when out. */
+void sched_leave(struct sched *s, struct sched_ticket *t, const struct sched_outcome *o, uint64_t now_ms);
+size_t sched_waiting(const struct sched *s);
+size_t sched_position(const struct sched *s, const struct sched_ticket *t); /* 1: next; 0: does not wait */
