@@ -33,7 +33,8 @@ static const struct margin shared_kv = {40, 450}; /* layers that read another de
 static const struct margin only_output = {10, 250}; /* a device without layers computes what is next to the output, too */
 static const struct margin fallen = {10, 400}; /* flash attention that the engine may turn off */
 static const struct margin device = {10, 30};  /* beside it: kernels of a GPU */
-static const struct margin drafting = {30, 60}; /* heads that read the target's hidden states */
+static const struct margin tapped = {30, 60};   /* a target whose hidden states a drafter reads */
+static const struct margin drafting = {80, 120}; /* such a drafter */
 
 static void widen(struct margin *m, struct margin by)
 {
@@ -55,8 +56,8 @@ static struct margin margin_of(const struct fit_run *x, const struct fit_context
         widen(&m, shared_kv);
     if (fit_flash_may_fall(x, c))
         widen(&m, fallen);
-    if (c->mtp || (x->spec & (FIT_SPEC_EAGLE3 | FIT_SPEC_DFLASH | FIT_SPEC_DSPARK)))
-        widen(&m, drafting);
+    if (x->spec & FIT_SPEC_CONTEXT & ~(unsigned)FIT_SPEC_SIMPLE)
+        widen(&m, c->draft ? drafting : tapped);
     if (d < x->p->host && x->p->in.devices[d].backend != FIT_RPC && x->p->in.devices[d].backend != FIT_CPU) {
         m.below += device.below;
         m.above += device.above;
@@ -103,6 +104,23 @@ uint64_t fit_kv_scratch(const struct fit_run *x)
         most = b > most ? b : most;
     }
     return most;
+}
+
+/* What a drafter moves between devices beside its own graph: whole ubatches of hidden states, and of an assistant the target's cache. */
+static uint64_t draft_crossing(const struct fit_run *x, const struct fit_context *c)
+{
+    if (!c->draft || !(x->spec & FIT_SPEC_CONTEXT & ~(unsigned)FIT_SPEC_SIMPLE))
+        return 0;
+    uint64_t sum = fit_mul(fit_mul(4 * ((uint64_t)c->copies + 2), c->n_ubatch), c->pm->m->embd), kv = 0;
+    if (c->pm->m->role != MODEL_DRAFT_ASSISTANT)
+        return sum;
+    const struct fit_context *t = &x->target;
+    for (uint32_t il = 0; il < t->pm->m->n_layer; il++) {
+        const struct model_layer *l = &t->pm->m->layers[il];
+        uint64_t bytes = fit_mul(fit_mul(fit_cells(t, x->s, l->swa), t->n_stream), fit_add(fit_row(t->k, l->k_width), fit_row(t->v, l->v_width)));
+        kv = l->attention && bytes > kv ? bytes : kv;
+    }
+    return fit_add(sum, fit_mul(2 * (uint64_t)c->copies, kv));
 }
 
 /* KV on the CPU is carried over for each layer that attends on a device. */
@@ -196,12 +214,15 @@ static struct fit_amount played(const struct fit_run *x, const struct fit_contex
             bytes = fit_add(bytes, misplaced);
     }
     struct margin m = margin_of(x, c, d);
-    if (g.from == g.to && x->s->gpu_layers <= c->pm->m->n_layer)
+    if (g.from == g.to && (c->draft || x->s->gpu_layers <= c->pm->m->n_layer))
         widen(&m, only_output);
+    if (c->draft && g.from == g.to)
+        m.below = 100; /* its head may be the target's */
     struct fit_amount a = {.known = FIT_ESTIMATE};
     a.low = bytes - (m.below >= 100 ? bytes : bytes / 100 * m.below);
     a.bytes = fit_add(bytes, more);
     a.high = fit_add(fit_add(a.bytes, fit_mul(bytes / 100, m.above)), fit_add(fit_mul(2, more), d < x->p->host ? unpacked(x, c, d) : 0));
+    a.high = fit_add(a.high, draft_crossing(x, c));
     if (x->p->in.program == FIT_SERVER)
         a.high = fit_add(a.high, misplaced);
     return a;

@@ -74,7 +74,7 @@ static void cache_inputs(struct fit_play *p, bool swa)
 
 static bool uses(const struct fit_graph *g, uint32_t il, bool swa)
 {
-    return (g->no_cache || g->m->layers[il].attention || g->m->layers[il].k_width > 0) && g->m->layers[il].swa == swa;
+    return (g->no_cache || g->m->layers[il].attention || g->layers[il].q > 0) && !(g->m->layers[il].recurrent && !g->m->layers[il].attention) && g->m->layers[il].swa == swa;
 }
 
 /* Inputs come in the order in which layers ask for them first. */

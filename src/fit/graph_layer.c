@@ -428,7 +428,8 @@ void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool g
     const struct fit_layer *l = &g->layers[il];
     const struct model_layer *m = &p->m->layers[il];
     bool feeds = l->up > 0 || (l->expert > 0 && p->m->experts > 0);
-    bool attends = m->attention || m->k_width > 0 || g->no_cache;
+    /* a layer without a cache of its own may attend to another's */
+    bool attends = m->attention || g->no_cache || (!m->recurrent && (l->q > 0 || l->qkv > 0));
     bool parallel = feeds && !l->ffn_norm && !l->post_ffn && (attends || m->recurrent);
     bool behind = l->post_ffn && !l->pre_ffn; /* norms stand behind both parts alone */
     struct fit_block n = column(p, behind && !l->attn_norm ? 0 : p->m->embd), fa = {0, 0}, o = *x;
