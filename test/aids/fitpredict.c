@@ -135,7 +135,7 @@ static const struct flag flags[] = {
     {"-kvu", ON, AT(unified)}, {"-nkvo", ON, AT(kv_on_cpu)}, {"--swa-full", ON, AT(swa_full)}, {"-nr", ON, AT(no_repack)}, {"--no-host", ON, AT(no_host)}, {"--embedding", ON, AT(embedding)},
     {"-ctk", TYPE, AT(k_type)}, {"-ctv", TYPE, AT(v_type)}, {"-ctkd", TYPE, AT(draft_k_type)}, {"-ctvd", TYPE, AT(draft_v_type)},
     {"-ot", OVERRIDE, 0}, {"-otd", DRAFT_OVERRIDE, 0}, {"-cmoe", ALL_EXPERTS, AT(cpu_moe)}, {"-cmoed", ALL_EXPERTS, AT(draft_cpu_moe)}, {"--spec-draft-p-min", REAL, AT(draft_p_min)}, {"--no-warmup", NOTHING, 0},
-    {"-ts", OTHER, 0}, {"-fa", OTHER, 0}, {"-sm", OTHER, 0}, {"-lm", OTHER, 0}, {"--spec-type", OTHER, 0}, {"--no-mmproj-offload", NOTHING, 0}};
+    {"-ts", OTHER, 0}, {"-fa", OTHER, 0}, {"-sm", OTHER, 0}, {"-lm", OTHER, 0}, {"--spec-type", OTHER, 0}, {"--no-mmproj-offload", OTHER, 0}};
 
 static double real(struct str w)
 {
@@ -200,6 +200,10 @@ static size_t take_flag(struct ask *q, const struct str *w, size_t n)
         die("a flag that is not read here:", w[0]);
     char *at = (char *)&q->s + f->at;
     uint64_t v = 0;
+    if (!strcmp(f->name, "--no-mmproj-offload")) {
+        q->s.projector_device = -2;
+        return 1;
+    }
     if (f->kind == ON || f->kind == ALL_EXPERTS || f->kind == NOTHING) {
         if (f->kind == ON)
             *(bool *)at = true;
