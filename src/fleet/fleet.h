@@ -131,7 +131,9 @@ struct fleet_service {
     struct fleet_pos pos;
 };
 
-enum fleet_policy { FLEET_ROUNDROBIN };
+enum fleet_policy { FLEET_ADAPTIVE, FLEET_COUNTER, FLEET_ROUNDROBIN, FLEET_LEAST, FLEET_HASH, FLEET_STICKY };
+/* As written: "adaptive", ... */
+const char *fleet_policy_name(enum fleet_policy p);
 
 struct fleet_endpoint {
     const char *name;

@@ -17,7 +17,12 @@
 static const char *const scopes[] = {"system", "user", NULL};
 static const char *const units[] = {"child", "systemd", "quadlet", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
-static const char *const policies[] = {"roundrobin", NULL};
+static const char *const policies[] = {"adaptive", "counter", "roundrobin", "least", "hash", "sticky", NULL};
+
+const char *fleet_policy_name(enum fleet_policy p)
+{
+    return policies[p];
+}
 
 /* A word is stored as an unsigned; the enums must be as wide. */
 _Static_assert(sizeof(enum fleet_scope) == sizeof(unsigned) && sizeof(enum fleet_unit) == sizeof(unsigned) &&

@@ -225,6 +225,9 @@ static void full_endpoints_and_router(void **state)
     assert_int_equal(e->n_services, 2);
     assert_ptr_equal(e->services[1], fleet_service_find(f, "quad"));
     assert_int_equal(e->policy, FLEET_ROUNDROBIN);
+    assert_int_equal(f->endpoints[1].policy, FLEET_ADAPTIVE);
+    assert_string_equal(fleet_policy_name(FLEET_ROUNDROBIN), "roundrobin");
+    assert_string_equal(fleet_policy_name(FLEET_STICKY), "sticky");
     assert_int_equal(e->n_aliases, 2);
     assert_string_equal(e->aliases[0], "gpt-4o");
     assert_true(f->router.declared);
