@@ -217,11 +217,12 @@ int fit_knobs(const struct fit_input *in, const struct fit_result *r, struct are
         return err_set(err, -EINVAL, "no shape to turn knobs of");
     struct arena *scratch = arena_new(FIT_SCRATCH_MAX);
     struct turner *t = scratch ? arena_alloc(scratch, 1, sizeof(*t)) : NULL;
-    int e = t ? 0 : err_nomem(err);
-    if (e == 0) {
-        *t = (struct turner){.now = r, .shape = in->shape, .a = a, .err = err};
-        e = fit_steps_new(in, scratch, &t->x, err);
+    if (!t) {
+        arena_free(scratch);
+        return err_nomem(err);
     }
+    *t = (struct turner){.now = r, .shape = in->shape, .a = a, .err = err};
+    int e = fit_steps_new(in, scratch, &t->x, err);
     for (size_t i = 0; e == 0 && i < BASE_COUNT(turns); i++)
         e = turns[i](t);
     if (e == 0) {

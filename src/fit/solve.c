@@ -486,7 +486,7 @@ static bool was_measured(const struct fit_input *in)
 
 static int search(struct solve *x)
 {
-    size_t groups[FIT_SERVICES_MAX], concessions[FIT_SERVICES_MAX];
+    size_t groups[FIT_SERVICES_MAX] = {0}, concessions[FIT_SERVICES_MAX] = {0};
     uint64_t all = 1, per_group = 1;
     for (size_t s = 0; s < x->n; s++) {
         groups[s] = n_groups(&x->services[s]);

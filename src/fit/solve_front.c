@@ -23,10 +23,10 @@ static double two_digits(double v)
     double scale = 1;
     if (!(v > 0))
         return 0;
-    for (; v * scale < 10; scale *= 10)
-        ;
-    for (; v * scale >= 100; scale /= 10)
-        ;
+    while (v * scale < 10)
+        scale *= 10;
+    while (v * scale >= 100)
+        scale /= 10;
     return (double)(uint64_t)(v * scale + 0.5) / scale;
 }
 

@@ -108,9 +108,12 @@ static double expert_share(const struct model *m, uint64_t n)
     double miss = 1, base = 1 - (double)m->experts_used / m->experts;
     if (n == 1)
         return (double)m->experts_used / m->experts;
-    for (; n > 0; n >>= 1, base *= base)
+    while (n > 0) { /* base to the power of n */
         if (n & 1)
             miss *= base;
+        base *= base;
+        n >>= 1;
+    }
     return 1 - miss;
 }
 
@@ -124,13 +127,11 @@ static bool on_cpu(const struct pass *x, uint32_t slot, unsigned part, size_t d)
 static void read_from_host(struct pass *x, size_t d, uint64_t bytes, bool experts)
 {
     size_t host = x->p->host;
-    if (x->p->in.n_devices == 0) {
-        x->read[host] = fit_add(x->read[host], bytes);
-    } else if (experts && d != host && x->resident >= 0) {
+    if (experts && d != host && x->resident >= 0) {
         uint64_t hit = part_of(bytes, x->resident);
         x->read[d] = fit_add(x->read[d], hit);
         x->link[d] = fit_add(x->link[d], bytes - hit);
-    } else if (x->offload) {
+    } else if (x->offload && x->p->in.n_devices > 0) {
         size_t to = d == host ? 0 : d;
         x->link[to] = fit_add(x->link[to], bytes);
     } else {
@@ -170,7 +171,7 @@ static void read_cache(struct pass *x, uint32_t il)
     if (l->compress_ratio > 0)
         bytes = fit_add(bytes, fit_mul(indexed, cell_bytes(x->s, l->k_width, 0)));
     bytes = fit_add(bytes, fit_mul(indexed, cell_bytes(x->s, l->indexer_k_width, l->indexer_v_width)));
-    bytes = fit_add(bytes, fit_mul(2 * F32, fit_add(l->r_elems, fit_add(l->s_elems, l->ple_elems))));
+    bytes = fit_add(bytes, fit_mul(2 * (uint64_t)F32, fit_add(l->r_elems, fit_add(l->s_elems, l->ple_elems))));
     x->read[d] = fit_add(x->read[d], bytes);
 }
 

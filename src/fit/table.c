@@ -201,11 +201,12 @@ int fit_table(const struct fit_input *in, enum fit_axis axis, const struct fit_b
     struct arena *scratch = arena_new(FIT_SCRATCH_MAX);
     struct tabler *t = scratch ? arena_alloc(scratch, 1, sizeof(*t)) : NULL;
     struct fit_row *rows = arena_alloc(a, ROWS_MAX, sizeof(*rows));
-    int r = t && rows ? 0 : err_nomem(err);
-    if (r == 0) {
-        *t = (struct tabler){.bad = bad, .n_bad = n_bad, .a = a, .err = err, .rows = rows};
-        r = make(t, axis, scratch, in);
+    if (!t || !rows) {
+        arena_free(scratch);
+        return err_nomem(err);
     }
+    *t = (struct tabler){.bad = bad, .n_bad = n_bad, .a = a, .err = err, .rows = rows};
+    int r = make(t, axis, scratch, in);
     if (r == 0) {
         *ret = rows;
         *ret_n = t->n;

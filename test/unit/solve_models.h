@@ -55,6 +55,7 @@ static inline void maker_u32(struct maker *k, const char *key, uint32_t v)
     gguf_put_u32(k->w, full, v);
 }
 
+static inline void maker_tensor(struct maker *k, uint32_t type, uint64_t a, uint64_t b, uint64_t c, const char *fmt, ...) BASE_PRINTF(6, 7);
 static inline void maker_tensor(struct maker *k, uint32_t type, uint64_t a, uint64_t b, uint64_t c, const char *fmt, ...)
 {
     const uint64_t dims[] = {a, b, c};
