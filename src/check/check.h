@@ -35,6 +35,7 @@ struct check_machine {
     uint64_t used[FIT_DEVICES_MAX + 1];
     int64_t left[FIT_DEVICES_MAX + 1];
     uint64_t gap_bytes;
+    bool planned;                /* at least one service is */
     bool fits;                   /* everything planned stays above the floors, within the slack, and nothing is refused */
     int binds;                   /* where least is left over the floor */
     const char *notes[CHECK_NOTES_MAX]; /* what the figures are to be read with */
@@ -47,6 +48,7 @@ struct check_need {
     struct check_machine *machine;
     const char *why;             /* not NULL: it cannot be planned, and why; all below is then empty */
     bool broken;                 /* with why: something is wrong; else it is only not known */
+    bool missing;                /* with why: a model's header is not here */
     struct measure_files files;
     const struct model *target, *drafter, *projector;
     const struct store_runtime *runtime; /* NULL: not installed here */
@@ -85,8 +87,8 @@ int check_plan_new(const struct fleet *f, struct store *s, const struct check_pl
 struct check_plan *check_plan_free(struct check_plan *p); /* takes NULL; returns NULL */
 /* Predicts all needs of a machine again, after shapes or calibrations of some were changed. */
 int check_plan_again(struct check_plan *p, struct check_machine *m, struct err *err) BASE_MUST_USE;
-/* The model at path, which is a file or the first part of a set beside it; free it with model_free. Codes as store_weights_open and model_load. */
-int check_model_load(const char *path, struct model **ret, struct err *err) BASE_MUST_USE;
+/* The model at path, which is a file or the first part of a set beside it; free it with model_free. header_only: files that end behind their headers will do. Codes as store_weights_open and model_load. */
+int check_model_load(const char *path, bool header_only, struct model **ret, struct err *err) BASE_MUST_USE;
 /* What a need takes on device d of its machine (n_devices: the host); NULL when it uses no device. */
 const struct fit_use *check_use(const struct check_need *n, size_t d);
 /* Name of device d of a machine: "ROCm0", "RAM". */

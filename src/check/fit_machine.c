@@ -175,7 +175,7 @@ static void compare_with_found(struct check_plan *p, struct check_machine *m, si
     if (!found->memory_known)
         return;
     uint64_t free = found->free_bytes + own;
-    d->shared = found->shared;
+    d->shared = d->shared || found->shared;
     if (found->total_bytes < d->total_bytes)
         check_machine_note(p, m, "%s is declared with %s and has %s", d->name, units_show_bytes(d->total_bytes, free_text), units_show_bytes(found->total_bytes, total_text));
     if (p->state->options.now)
@@ -199,7 +199,7 @@ static int declared_devices(struct check_plan *p, struct check_machine *m, struc
         const struct fleet_device *d = &h->devices[i];
         char identity[HW_IDENTITY];
         m->devices[i] = (struct fit_device){.name = d->name, .backend = fit_backend_of(d->name), .total_bytes = d->memory_bytes, .free_bytes = d->memory_bytes, .floor_bytes = h->floor_bytes,
-                                            .bandwidth_bytes_s = d->bandwidth_bytes_s, .link_bytes_s = d->link_bytes_s};
+                                            .bandwidth_bytes_s = d->bandwidth_bytes_s, .link_bytes_s = d->link_bytes_s, .shared = d->shared == FLEET_YES};
         m->n_devices++;
         int k = m->here ? found_as(p, d) : -1;
         m->card[i] = k;

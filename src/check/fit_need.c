@@ -10,13 +10,28 @@
 
 /* ---- models ------------------------------------------------------------------------------------------------------------ */
 
-int check_model_load(const char *path, struct model **ret, struct err *err)
+/* 0 when nothing is wrong with any part but that its data is missing; else the first other fault. */
+static int judge_headers(const struct store_weights *w, struct err *err)
+{
+    for (size_t i = 0; i < w->n; i++) {
+        const struct gguf_part *part = &w->parts[i];
+        if (part->g && (part->state == GGUF_PART_OK || gguf_whole(part->g, NULL) == -ENODATA))
+            continue;
+        *err = part->why;
+        return w->n > 1 ? err_prefix(err, "part %zu of %zu", i + 1, w->n) : err->code;
+    }
+    return 0;
+}
+
+int check_model_load(const char *path, bool header_only, struct model **ret, struct err *err)
 {
     struct store_weights w;
     int r = store_weights_open(path, &w, err);
     if (r < 0)
         return r;
-    if (w.verdict < 0) {
+    if (w.verdict < 0 && header_only) {
+        r = judge_headers(&w, err);
+    } else if (w.verdict < 0) {
         *err = w.why;
         r = w.verdict;
     }
@@ -46,7 +61,7 @@ static int find_model(struct check_plan *p, const char *path, const struct check
     if (!m)
         return err_nomem(err);
     m->path = path;
-    m->code = check_model_load(path, &m->model, &why);
+    m->code = check_model_load(path, st->options.headers != NULL, &m->model, &why);
     if (m->code == -ENOMEM)
         return err_nomem(err);
     if (m->code < 0 && !(m->why = arena_dup(p->arena, str_of(why.text))))
@@ -99,7 +114,8 @@ static int take_file(struct check_plan *p, struct check_need *n, const char *rol
         r = find_model(p, path, &m, err);
     if (r < 0)
         return r;
-    if (m->code == -ENOENT)
+    n->missing = m->code == -ENOENT;
+    if (n->missing)
         return check_give_up(p, n, check_is_here(n->service->host) && !p->state->options.headers, err, "its %s %s: %s; 'berth fit --headers FOLDER' plans with a copy of its header", role, path, m->why);
     if (!m->model)
         return check_give_up(p, n, true, err, "its %s %s: %s", role, path, m->why);

@@ -123,7 +123,9 @@ static bool refused(const struct check_need *n)
 static void sum_up(struct check_plan *p, struct check_machine *m)
 {
     int64_t least = INT64_MAX, low = INT64_MAX, high = INT64_MIN;
-    m->fits = true;
+    m->planned = false;
+    for (size_t i = 0; i < p->n_needs; i++)
+        m->planned = m->planned || (p->needs[i].machine == m && !p->needs[i].why);
     for (size_t d = 0; d <= m->n_devices; d++) {
         m->used[d] = taken(p, m, d, NULL);
         m->left[d] = (int64_t)check_free(m, d) - (int64_t)m->used[d];

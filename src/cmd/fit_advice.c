@@ -41,7 +41,7 @@ void fit_add_knobs(const struct fit_view *v, const struct check_need *n, struct 
     struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
     for (size_t i = 0; t && i < count; i++) {
         char freed[FIT_NUMBER];
-        os_table_cell(t, OS_PLAIN, "  %s", knobs[i].knob);
+        os_table_cell(t, OS_PLAIN, "%s", knobs[i].knob);
         os_table_cell(t, OS_PLAIN, "%s", knobs[i].from);
         os_table_cell(t, OS_PLAIN, "%s", knobs[i].to);
         os_table_cell(t, knobs[i].freed_bytes > 0 ? OS_PLAIN : OS_DIM, "%s", fit_signed(knobs[i].freed_bytes, freed));

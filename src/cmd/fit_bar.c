@@ -23,6 +23,7 @@ const struct fit_group_look fit_looks[FIT_GROUPS_SHOWN] = {
     [FIT_G_PROJECTOR] = {"projector", 'P', 168, false, "#d0648f"},
     [FIT_G_PROMPTS] = {"prompt cache", 'H', 180, false, "#cbb079"},
     [FIT_G_DRIVER] = {"driver", 'X', 244, false, "#8c939a"},
+    [FIT_G_SHARED] = {"shared pool", 'G', 67, true, "#5b7fa3"},
 };
 
 enum fit_group fit_group_of(enum fit_term t)
@@ -51,6 +52,9 @@ void fit_group_sums(const struct check_plan *p, const struct check_machine *m, s
         for (int t = 0; u && t < FIT_TERMS; t++)
             ret[fit_group_of((enum fit_term)t)] = plus(ret[fit_group_of((enum fit_term)t)], u->terms[t].bytes);
     }
+    for (size_t k = 0; d == m->n_devices && k < m->n_devices; k++)
+        if (m->devices[k].shared)
+            ret[FIT_G_SHARED] = plus(ret[FIT_G_SHARED], m->used[k]);
 }
 
 bool fit_shows_device(const struct check_machine *m, size_t d)
@@ -121,8 +125,6 @@ static void lay_out(const struct fit_view *v, const struct check_machine *m, siz
         sum = plus(sum, sums[g]);
         fill(c, &at, scaled(sum, all, c->n), g);
     }
-    /* a shared pool's part is shown on its device, and fills the host too */
-    fill(c, &at, scaled(m->used[d], all, c->n), FIT_G_DRIVER);
     fill(c, &at, scaled(all > floor ? all - floor : 0, all, c->n), CELL_FREE);
     fill(c, &at, c->n, CELL_FLOOR);
 }

@@ -32,7 +32,7 @@ struct check_need *fit_session_need(const struct fit_session *s, const char *ser
 /* ---- what is shown ------------------------------------------------------------------------------------------------------- */
 
 /* Terms that a bar does not tell apart. */
-enum fit_group { FIT_G_WEIGHTS, FIT_G_KV, FIT_G_STATE, FIT_G_COMPUTE, FIT_G_DRAFT, FIT_G_PROJECTOR, FIT_G_PROMPTS, FIT_G_DRIVER, FIT_GROUPS_SHOWN };
+enum fit_group { FIT_G_WEIGHTS, FIT_G_KV, FIT_G_STATE, FIT_G_COMPUTE, FIT_G_DRAFT, FIT_G_PROJECTOR, FIT_G_PROMPTS, FIT_G_DRIVER, FIT_G_SHARED /* of the host: what devices with a shared pool take */, FIT_GROUPS_SHOWN };
 struct fit_group_look {
     const char *name;
     char letter;          /* where there is no colour */

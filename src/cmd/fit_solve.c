@@ -14,6 +14,7 @@
 #define CONTEXT_LEAST 4096u
 #define SLOTS_MOST 8u
 #define POINTS_SHOWN 12
+#define COMMAND_WIDTH 100 /* columns of a command line, broken with backslashes */
 #define FREE_SERVICES 2 /* so many are searched over everything; more of them over the neighbourhood of what is declared */
 
 static int no_memory(void)
@@ -398,9 +399,15 @@ static int add_command(struct fit_session *s, const struct check_need *n, const 
     if (r < 0)
         return r;
     buf_addf(out, "%s", engine_program(engine_find(sv->runtime->engine)));
+    size_t column = COMMAND_WIDTH;
     for (size_t i = 0; i < count; i++) {
-        buf_add_char(out, ' ');
-        fit_shell_word(out, argv[i]);
+        base_autobuf struct buf word = BUF_INIT(65536);
+        fit_shell_word(&word, argv[i]);
+        /* a flag begins a line, never its value */
+        bool breaks = column + 1 + word.len > COMMAND_WIDTH && argv[i][0] == '-';
+        buf_add_c(out, breaks ? " \\\n  " : " ");
+        buf_add_str(out, buf_str(&word));
+        column = (breaks ? 2 : column + 1) + word.len;
     }
     buf_add_char(out, '\n');
     return 0;

@@ -45,7 +45,7 @@ bool fit_view_fits(const struct fit_view *v)
 {
     for (size_t i = 0; i < v->plan->n_needs; i++) {
         const struct check_need *n = &v->plan->needs[i];
-        if (fit_view_need(v, n) && n->why && n->broken)
+        if (fit_view_need(v, n) && n->why && (n->broken || n->missing))
             return false;
     }
     for (size_t i = 0; i < v->plan->n_machines; i++)
@@ -135,6 +135,10 @@ void fit_verdict(const struct check_machine *m, struct buf *out)
     size_t d = (size_t)m->binds;
     int64_t over = m->left[d] - (int64_t)check_floor(m, d);
     char left[FIT_NUMBER], floor[UNITS_TEXT], gap[UNITS_TEXT], slack[UNITS_TEXT];
+    if (!m->planned) {
+        buf_add_c(out, "nothing is planned");
+        return;
+    }
     if (over < 0)
         buf_addf(out, "does not fit: %s is %s short", check_device_name(m, d), fit_signed(-over, left));
     else if (m->slack_bytes && m->gap_bytes > m->slack_bytes)
@@ -210,7 +214,8 @@ static void add_machine(const struct fit_view *v, const struct check_machine *m,
     fit_verdict(m, &verdict);
     buf_addf(out, "%s%s%s: ", v->color ? "\033[1m" : "", m->host->name, v->color ? "\033[0m" : "");
     buf_addf(out, "%s%s%s\n", !v->color ? "" : m->fits ? "\033[32m" : "\033[31m", verdict.ptr ? verdict.ptr : "", v->color ? "\033[0m" : "");
-    add_bars(v, m, out);
+    if (m->planned)
+        add_bars(v, m, out);
     for (size_t i = 0; i < m->n_notes; i++) {
         buf_add_c(out, "  note     ");
         add_wrapped(out, m->notes[i], 11, v->width);
@@ -271,6 +276,25 @@ static void add_sum(struct os_table *t, const char *name, const struct check_nee
     }
 }
 
+/* What devices take of the host's memory, where their pool is that. */
+static uint64_t shared_bytes(const struct check_machine *m)
+{
+    uint64_t sum = 0;
+    for (size_t d = 0; d < m->n_devices; d++)
+        sum += m->devices[d].shared && m->used[d] < FIT_BYTES_MAX ? m->used[d] : 0;
+    return sum;
+}
+
+static void add_shared(struct os_table *t, const struct check_machine *m)
+{
+    char text[UNITS_TEXT];
+    os_table_cell(t, OS_PLAIN, "shared pool");
+    for (size_t d = 0; d < m->n_devices; d++)
+        os_table_cell(t, OS_PLAIN, "-  ");
+    if (fit_shows_device(m, m->n_devices))
+        os_table_cell(t, OS_PLAIN, "%s  ", units_show_bytes(shared_bytes(m), text));
+}
+
 static void add_machine_rows(struct os_table *t, const struct check_machine *m, bool shared)
 {
     static const char *const names[] = {"all services", "free", "floor", "left"};
@@ -323,6 +347,8 @@ static void add_terms(const struct fit_view *v, const struct check_need *n, stru
     if (t) {
         add_rows(t, n);
         add_sum(t, "used", n, ROW_USED, OS_BOLD);
+        if (shared_bytes(m))
+            add_shared(t, m);
         add_machine_rows(t, m, services_on(v->plan, m) > 1);
         if (maps(n))
             add_sum(t, "mapped", n, ROW_MAPPED, OS_DIM);
@@ -447,19 +473,20 @@ static void add_need(const struct fit_view *v, const struct check_need *n, struc
 
 void fit_text(const struct fit_view *v, struct buf *out)
 {
-    bool any = false;
+    bool any = false, planned = false;
     for (size_t i = 0; i < v->plan->n_machines; i++) {
         const struct check_machine *m = &v->plan->machines[i];
         if (!fit_view_machine(v, m))
             continue;
         buf_add_c(out, any ? "\n" : "");
         any = true;
+        planned = planned || m->planned;
         add_machine(v, m, out);
         for (size_t k = 0; k < v->plan->n_needs; k++)
             if (v->plan->needs[k].machine == m && fit_view_need(v, &v->plan->needs[k]))
                 add_need(v, &v->plan->needs[k], out);
     }
-    if (!any)
+    if (!planned)
         return;
     fit_add_families(v, out);
     buf_add_char(out, '\n');

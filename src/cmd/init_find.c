@@ -65,7 +65,7 @@ static int look_at(struct init_finds *f, const char *path, const char *place, co
         f->n_more++;
         return 0;
     }
-    int r = check_model_load(path, &m, &why);
+    int r = check_model_load(path, false, &m, &why);
     if (r == -ENOMEM)
         return err_nomem(err);
     if (r < 0) {
@@ -129,7 +129,7 @@ int init_find_path(struct init_finds *f, const char *path, struct err *err)
     if (buf_status(&named) < 0)
         return err_nomem(err);
     struct model *m = NULL;
-    int r = check_model_load(named.ptr, &m, err);
+    int r = check_model_load(named.ptr, false, &m, err);
     if (r < 0)
         return err_prefix(err, "'%s'", path);
     model_free(m);

@@ -21,12 +21,15 @@ struct fleet_pos {
     unsigned line, column; /* of the part's key in the file; 1-based */
 };
 
+enum fleet_answer { FLEET_NO, FLEET_YES };
+
 struct fleet_device {
     const char *name; /* as the engine calls it: "ROCm0", "CUDA1" */
     uint64_t memory_bytes;
     const char *pci;             /* "0000:03:00.0" or NULL */
     uint64_t bandwidth_bytes_s;  /* 0 unknown */
     uint64_t link_bytes_s;       /* 0 unknown */
+    enum fleet_answer shared;    /* its memory is the host's RAM: an integrated GPU */
     struct fleet_pos pos;
 };
 

@@ -15,6 +15,7 @@
 #define GRAPHS_MAX 10000      /* one for each batch size that is captured */
 
 static const char *const scopes[] = {"system", "user", NULL};
+static const char *const answers[] = {"false", "true", NULL};
 static const char *const units[] = {"child", "systemd", "quadlet", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const policies[] = {"adaptive", "counter", "roundrobin", "least", "hash", "sticky", NULL};
@@ -26,7 +27,7 @@ const char *fleet_policy_name(enum fleet_policy p)
 
 /* A word is stored as an unsigned; the enums must be as wide. */
 _Static_assert(sizeof(enum fleet_scope) == sizeof(unsigned) && sizeof(enum fleet_unit) == sizeof(unsigned) &&
-                   sizeof(enum fleet_tristate) == sizeof(unsigned) && sizeof(enum fleet_policy) == sizeof(unsigned),
+                   sizeof(enum fleet_tristate) == sizeof(unsigned) && sizeof(enum fleet_answer) == sizeof(unsigned) && sizeof(enum fleet_policy) == sizeof(unsigned),
                "enums are unsigned");
 
 static const struct fleet_key root_keys[] = {
@@ -57,6 +58,7 @@ static const struct fleet_key device_keys[] = {
     {.name = "pci", .type = FLEET_T_TEXT, .at = AT(fleet_device, pci), .check = fleet_check_pci},
     {.name = "bandwidth", .type = FLEET_T_RATE, .at = AT(fleet_device, bandwidth_bytes_s)},
     {.name = "link", .type = FLEET_T_RATE, .at = AT(fleet_device, link_bytes_s)},
+    {.name = "shared", .type = FLEET_T_WORD, .at = AT(fleet_device, shared), .words = answers},
 };
 
 static const struct fleet_key runtime_keys[] = {
