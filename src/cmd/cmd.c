@@ -28,7 +28,7 @@ const struct cmd *cmd_find(const char *name)
 
 int cmd_failf(int code, const char *fmt, ...)
 {
-    base_autobuf struct buf text = BUF_INIT(64 * 1024);
+    base_autobuf struct buf text = BUF_INIT(64u << 10);
     va_list ap;
     va_start(ap, fmt);
     buf_addv(&text, fmt, ap);
@@ -200,7 +200,7 @@ static bool take_option(const struct cmd *c, const struct word *w, int argc, cha
 
 static bool print_help(const struct cmd *c, int *ret_exit)
 {
-    base_autobuf struct buf text = BUF_INIT(64 * 1024);
+    base_autobuf struct buf text = BUF_INIT(64u << 10);
     int r = cmd_help_text(c, &text);
     *ret_exit = r ? cmd_nomem() : cmd_print(buf_str(&text));
     return false;

@@ -16,7 +16,7 @@ static int run_help(const struct cmd *c, int argc, char **argv)
         if (!about || about->hidden)
             return cmd_usage(c, "there is no command '%.60s'", a.words[0]);
     }
-    base_autobuf struct buf text = BUF_INIT(64 * 1024);
+    base_autobuf struct buf text = BUF_INIT(64u << 10);
     int r;
     if (cmd_given(c, &a, "list")) {
         for (size_t i = 0; i < cmd_table_len; i++)

@@ -108,6 +108,14 @@ static int add_described(struct session *s, const char *source)
     return add_one(s, &want);
 }
 
+static const struct fleet_runtime *runtime_named(const struct fleet *f, const char *name)
+{
+    for (size_t i = 0; i < f->n_runtimes; i++)
+        if (strcmp(f->runtimes[i].name, name) == 0)
+            return &f->runtimes[i];
+    return NULL;
+}
+
 static int run_add(struct session *s)
 {
     const struct cmd_args *a = s->a;
@@ -119,10 +127,7 @@ static int run_add(struct session *s)
         return code;
     size_t n = a->n_words > 1 ? a->n_words - 1 : f->n_runtimes;
     for (size_t i = 0; i < n && code == CMD_OK; i++) {
-        const struct fleet_runtime *want = a->n_words > 1 ? NULL : &f->runtimes[i];
-        for (size_t k = 0; !want && k < f->n_runtimes; k++)
-            if (strcmp(f->runtimes[k].name, a->words[1 + i]) == 0)
-                want = &f->runtimes[k];
+        const struct fleet_runtime *want = a->n_words > 1 ? runtime_named(f, a->words[1 + i]) : &f->runtimes[i];
         code = want ? add_one(s, want) : cmd_usage(s->c, "%s declares no runtime '%.60s'", f->file, a->words[1 + i]);
     }
     fleet_free(f);

@@ -18,7 +18,7 @@ int main(int argc, char **argv)
     (void)signal(SIGPIPE, SIG_IGN);
 
     if (argc < 2) {
-        base_autobuf struct buf text = BUF_INIT(64 * 1024);
+        base_autobuf struct buf text = BUF_INIT(64u << 10);
         if (cmd_help_text(NULL, &text) == 0)
             (void)fwrite(text.ptr, 1, text.len, stderr);
         return CMD_USAGE;
