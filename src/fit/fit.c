@@ -4,6 +4,7 @@
  */
 #include "fit_int.h"
 
+#include <assert.h>
 #include <errno.h>
 
 #define CELLS 256 /* of a slot's context, the engine's step */
@@ -346,6 +347,7 @@ int fit_saved_state(const struct fit_input *in, uint64_t tokens, uint64_t *ret_t
     int r = prepare_alone(in, &a, &p, err);
     if (r < 0)
         return r;
+    assert(p);
     r = check_shape(in, in->shape, err);
     if (r == 0) {
         struct fit_result result;
@@ -363,12 +365,12 @@ int fit_largest_context_prepared(const struct fit_prepared *p, const struct fit_
 {
     struct fit_shape shape = *s;
     struct fit_result r;
-    const uint64_t step = s->unified ? CELLS : (uint64_t)CELLS * s->slots;
-    uint64_t trained = p->in.target->context_trained ? p->in.target->context_trained : INT32_MAX;
-    uint64_t most = fit_mul(trained, s->slots);
     int e = check_shape(&p->in, s, err);
     if (e < 0)
         return e;
+    uint64_t step = s->unified || s->slots == 0 ? CELLS : (uint64_t)CELLS * s->slots;
+    uint64_t trained = p->in.target->context_trained ? p->in.target->context_trained : INT32_MAX;
+    uint64_t most = fit_mul(trained, s->slots);
     /* beyond what the model was trained for there is nothing to gain */
     uint64_t low = 0, high = (most > INT32_MAX ? INT32_MAX : most) / step + 1;
     while (high - low > 1) {
@@ -392,5 +394,8 @@ int fit_largest_context(const struct fit_input *in, struct arena *a, uint32_t *r
         return err_set(err, -EINVAL, "no shape to fit");
     struct fit_prepared *p = NULL;
     int r = fit_prepare(in, a, &p, err);
-    return r < 0 ? r : fit_largest_context_prepared(p, in->shape, ret, err);
+    if (r < 0)
+        return r;
+    assert(p);
+    return fit_largest_context_prepared(p, in->shape, ret, err);
 }

@@ -46,6 +46,7 @@ struct fit_layer {
     bool attn_norm, pre_ffn, post_ffn; /* norms in front of attention, in front of the feed-forward part, behind it */
     bool away;                /* an override keeps its experts on the CPU */
     uint64_t largest, largest_expert; /* bytes of its largest tensor */
+    uint64_t kind;            /* a hash of all that its activations depend on: layers of one kind are played alike */
     enum fit_mixer { FIT_MIX_OTHER, FIT_MIX_DELTA, FIT_MIX_MAMBA, FIT_MIX_MAMBA2, FIT_MIX_SHORT } mixer;
 };
 

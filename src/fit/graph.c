@@ -5,9 +5,9 @@
  */
 #include "fit_int.h"
 
-#define F32 4
+#define F32 4ULL
 #define SEEN_MAX 16     /* kinds of layers that are told apart */
-#define ROTATED 64
+#define ROTATED 64ULL
 #define PLAYED 2        /* layers of one kind that are played before the rest is taken for the same */
 
 static bool has_rope(const struct model *m)
@@ -107,32 +107,23 @@ void fit_play_read(struct fit_play *p, uint32_t il, enum fit_read what)
 /* Layers alike leave the heap as they found it, so the third one of a kind teaches nothing. */
 struct seen {
     struct {
-        const struct fit_layer *l;
-        const struct model_layer *m;
+        uint64_t kind;
         unsigned n;
     } kinds[SEEN_MAX];
     size_t n;
 };
 
-static bool alike(const struct fit_layer *a, const struct fit_layer *b)
-{
-    return memcmp(a, b, sizeof(*a)) == 0;
-}
-
 static bool worth_playing(struct seen *s, const struct fit_graph *g, uint32_t il)
 {
-    const struct fit_layer *l = &g->layers[il];
-    const struct model_layer *m = &g->m->layers[il];
+    uint64_t kind = g->layers[il].kind;
     if (il + 2 >= g->to)
         return true;
     for (size_t i = 0; i < s->n; i++)
-        if (alike(s->kinds[i].l, l) && s->kinds[i].m->swa == m->swa && s->kinds[i].m->recurrent == m->recurrent && s->kinds[i].m->attention == m->attention)
+        if (s->kinds[i].kind == kind)
             return s->kinds[i].n++ < PLAYED;
     if (s->n < SEEN_MAX) {
-        s->kinds[s->n].l = l;
-        s->kinds[s->n].m = m;
-        s->kinds[s->n].n = 1;
-        s->n++;
+        s->kinds[s->n].kind = kind;
+        s->kinds[s->n++].n = 1;
     }
     return true;
 }

@@ -7,7 +7,9 @@
 
 #include <errno.h>
 
-#define F32 4
+#define F32 4ULL
+#define FNV_START 0xcbf29ce484222325ULL
+#define FNV_PRIME 0x100000001b3ULL
 
 /* ---- what a layer is made of --------------------------------------------------------------------------------------- */
 
@@ -64,6 +66,16 @@ static void read_tensor(struct fit_layer *l, struct str name, const struct model
         l->mixer = FIT_MIX_SHORT;
 }
 
+static uint64_t kind_of(const struct fit_layer *l, const struct model_layer *m)
+{
+    const uint64_t all[] = {l->q, l->k, l->v, l->o, l->qkv, l->up, l->down, l->expert, l->shared, l->q_a, l->kv_a, l->lora, l->in, l->conv, l->x, l->inner, l->gated, l->ffn_norm, l->attn_norm, l->pre_ffn, l->post_ffn,
+                            l->mixer, m->attention, m->swa, m->recurrent, m->heads, m->r_elems, m->s_elems};
+    uint64_t h = FNV_START;
+    for (size_t i = 0; i < BASE_COUNT(all); i++)
+        h = (h ^ all[i]) * FNV_PRIME;
+    return h;
+}
+
 static void understand(struct fit_layer *l, const struct model_layer *m)
 {
     l->k = width(m->k_width);
@@ -74,6 +86,7 @@ static void understand(struct fit_layer *l, const struct model_layer *m)
         l->q = l->qkv > l->k + l->v ? l->qkv - l->k - l->v : l->qkv;
     if (l->o == 0)
         l->o = l->q;
+    l->kind = kind_of(l, m);
 }
 
 int fit_layers_new(const struct model *m, struct arena *a, struct fit_layer **ret)

@@ -355,8 +355,10 @@ static int read_split(struct reader *r)
             to->split[i] = from->split[i];
         return 0;
     }
-    for (size_t i = 0; n > 1 && i < n; i++)
-        to->split[i] = (double)(h->devices[i].memory_bytes / MIB);
+    for (size_t i = 0; n > 1 && i < n; i++) {
+        uint64_t whole = h->devices[i].memory_bytes / MIB;
+        to->split[i] = (double)whole;
+    }
     to->n_split = n > 1 ? n : 0;
     return 0;
 }
