@@ -12,6 +12,8 @@
 
 void fit_exact(struct fit_run *x, size_t device, enum fit_term t, uint64_t bytes)
 {
+    if (bytes == 0)
+        return;
     struct fit_amount *a = &x->r->use[device].terms[t];
     a->bytes = fit_add(a->bytes, bytes);
     a->low = fit_add(a->low, bytes);

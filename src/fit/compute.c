@@ -7,15 +7,10 @@
 
 /* ---- how sure it is --------------------------------------------------------------------------------------------------- */
 
-/* How far the truth may lie from what is played, in percent of it. */
-struct margin {
-    unsigned below, above;
-};
-
 /* Which architectures are played how well, as compared with the engine over contexts, ubatches, slots, devices. An architecture that is not named is exact to a few percent. */
 static const struct {
     const char *arch;
-    struct margin m;
+    struct fit_margin m;
 } margins[] = {
     {"afmoe", {14, 14}},     {"cogvlm", {30, 15}},      {"cohere2moe", {10, 15}},  {"deepseek32", {0, 800}},  {"deepseek4", {20, 600}}, {"dots3note", {0, 700}}, {"dream", {10, 25}},
     {"exaone-moe", {14, 5}}, {"glm-dsa", {0, 800}},     {"glm5-next", {0, 2200}}, {"gpt2", {20, 15}},        {"hrm_text", {6, 250}},   {"hy_v4", {0, 1100}},    {"jamba", {8, 16}},
@@ -26,28 +21,33 @@ static const struct {
     {"cohere2", {5, 14}},    {"gemma4", {40, 60}},      {"nanbeige", {10, 140}},
     {"t5", {40, 60}},        {"gemma3n", {40, 60}},     {"step35", {20, 30}},     {"graniteswitch", {20, 30}}, {"qwen35", {10, 20}},
 };
-static const struct margin usual = {5, 5};
-static const struct margin moved = {40, 60};   /* beside it: tensors or KV that an option moves elsewhere */
-static const struct margin without_flash = {5, 40};
-static const struct margin shared_kv = {40, 450}; /* layers that read another device's cache */
-static const struct margin only_output = {10, 250}; /* a device without layers computes what is next to the output, too */
-static const struct margin fallen = {10, 400}; /* flash attention that the engine may turn off */
-static const struct margin device = {10, 30};  /* beside it: kernels of a GPU */
-static const struct margin tapped = {30, 60};   /* a target whose hidden states a drafter reads */
-static const struct margin drafting = {80, 120}; /* such a drafter */
+static const struct fit_margin usual = {5, 5};
+static const struct fit_margin moved = {40, 60};   /* beside it: tensors or KV that an option moves elsewhere */
+static const struct fit_margin without_flash = {5, 40};
+static const struct fit_margin shared_kv = {40, 450}; /* layers that read another device's cache */
+static const struct fit_margin only_output = {10, 250}; /* a device without layers computes what is next to the output, too */
+static const struct fit_margin fallen = {10, 400}; /* flash attention that the engine may turn off */
+static const struct fit_margin device = {10, 30};  /* beside it: kernels of a GPU */
+static const struct fit_margin tapped = {30, 60};   /* a target whose hidden states a drafter reads */
+static const struct fit_margin drafting = {80, 120}; /* such a drafter */
 
-static void widen(struct margin *m, struct margin by)
+static void widen(struct fit_margin *m, struct fit_margin by)
 {
     m->below = m->below > by.below ? m->below : by.below;
     m->above = m->above > by.above ? m->above : by.above;
 }
 
-static struct margin margin_of(const struct fit_run *x, const struct fit_context *c, size_t d)
+struct fit_margin fit_margin_of(const struct model *m)
 {
-    struct margin m = usual;
     for (size_t i = 0; i < BASE_COUNT(margins); i++)
-        if (str_eq_c(str_of(c->pm->m->arch), margins[i].arch))
-            m = margins[i].m;
+        if (str_eq_c(str_of(m->arch), margins[i].arch))
+            return margins[i].m;
+    return usual;
+}
+
+static struct fit_margin margin_of(const struct fit_run *x, const struct fit_context *c, size_t d)
+{
+    struct fit_margin m = c->pm->margin;
     if (!c->flash)
         widen(&m, without_flash);
     if (x->s->kv_on_cpu || c->pm->n_overrides > 0 || (c->draft ? x->s->draft_cpu_moe : x->s->cpu_moe) > 0 || x->s->split_mode > FIT_SPLIT_NONE)
@@ -213,7 +213,7 @@ static struct fit_amount played(const struct fit_run *x, const struct fit_contex
         if (x->p->in.program == FIT_TOOL)
             bytes = fit_add(bytes, misplaced);
     }
-    struct margin m = margin_of(x, c, d);
+    struct fit_margin m = margin_of(x, c, d);
     if (g.from == g.to && (c->draft || x->s->gpu_layers <= c->pm->m->n_layer))
         widen(&m, only_output);
     if (c->draft && g.from == g.to)

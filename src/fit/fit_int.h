@@ -50,6 +50,11 @@ struct fit_layer {
     enum fit_mixer { FIT_MIX_OTHER, FIT_MIX_DELTA, FIT_MIX_MAMBA, FIT_MIX_MAMBA2, FIT_MIX_SHORT } mixer;
 };
 
+/* How far the truth may lie from what is played, in percent of it. */
+struct fit_margin {
+    unsigned below, above;
+};
+
 /* One model with its overrides, summed. */
 struct fit_placed {
     const struct model *m;
@@ -61,6 +66,8 @@ struct fit_placed {
     struct fit_sums tied;    /* the output's own copy of token_embd */
     bool has_tied;
     bool shares_kv;          /* layers attend to another layer's cache */
+    bool rope;               /* q and k are turned by their positions */
+    struct fit_margin margin; /* of its compute */
     uint64_t table_bytes, table_width; /* of per_layer_token_embd, 0 none */
     bool table_moved;        /* it is overridden to a device */
     uint64_t v_width_max;    /* law 3.2 without flash attention */
@@ -155,6 +162,7 @@ enum fit_read { FIT_READ_K, FIT_READ_V, FIT_READ_MASK, FIT_READ_POS };
 void fit_play_read(struct fit_play *p, uint32_t il, enum fit_read what);
 /* A layer on the residual stream x, which becomes what it hands on. */
 void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool give_x);
+bool fit_has_rope(const struct model *m);
 int fit_layers_new(const struct model *m, struct arena *a, struct fit_layer **ret) BASE_MUST_USE;
 void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const struct fit_shape *s);
 bool fit_experts_away(const struct fit_graph *g, uint32_t il);
@@ -220,6 +228,7 @@ void fit_draft(struct fit_run *x);
 /* ---- compute.c, states.c, legal.c ---- */
 
 void fit_compute(struct fit_run *x, const struct fit_context *c);
+struct fit_margin fit_margin_of(const struct model *m);
 void fit_output(struct fit_run *x, const struct fit_context *c);
 void fit_host_states(struct fit_run *x); /* prompt cache, checkpoints, tables */
 /* One saved state of n tokens (at most the context), and one checkpoint. */

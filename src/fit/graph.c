@@ -10,7 +10,7 @@
 #define ROTATED 64ULL
 #define PLAYED 2        /* layers of one kind that are played before the rest is taken for the same */
 
-static bool has_rope(const struct model *m)
+bool fit_has_rope(const struct model *m)
 {
     static const char *const without[] = {"bloom", "gpt2", "mpt", "jais", "refact", "starcoder"};
     for (size_t i = 0; i < BASE_COUNT(without); i++)
@@ -264,14 +264,14 @@ void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const stru
     g->swa_cells = fit_cells(c, s, true);
     g->all_cells = fit_mul(g->cells, c->n_stream);
     g->all_swa_cells = fit_mul(g->swa_cells, c->n_stream);
-    g->cast_k = c->flash && str_eq_c(str_of(c->k->name), "f32");
-    g->cast_v = c->flash && str_eq_c(str_of(c->v->name), "f32");
+    g->cast_k = c->flash && c->k->id == 0; /* f32 */
+    g->cast_v = c->flash && c->v->id == 0;
     g->turn_k = c->k->block > 1 && c->pm->v_width_max > 0;
     g->turn_v = c->v->block > 1 && c->pm->v_width_max > 0;
     g->table = c->pm->table_width;
     g->copies = c->copies;
     g->flash = c->flash;
-    g->rope = has_rope(g->m);
+    g->rope = c->pm->rope;
     g->no_cache = g->m->cache == MODEL_CACHE_NONE;
     g->v_max = c->pm->v_width_max;
     g->cpu_moe = c->draft ? s->draft_cpu_moe : s->cpu_moe;

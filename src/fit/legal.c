@@ -94,12 +94,12 @@ static bool quantized(const struct gguf_type *t)
 
 static void kv_type(struct fit_run *x, const char *rule)
 {
-    static const char *const known[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"};
+    static const uint32_t known[] = {0 /* f32 */, 1 /* f16 */, 30 /* bf16 */, 8 /* q8_0 */, 2 /* q4_0 */, 3 /* q4_1 */, 20 /* iq4_nl */, 6 /* q5_0 */, 7 /* q5_1 */};
     const struct gguf_type *const types[] = {x->s->k_type, x->s->v_type, x->s->draft_k_type, x->s->draft_v_type};
     for (size_t i = 0; i < BASE_COUNT(types); i++) {
         bool ok = i >= 2 && !x->draft.pm;
         for (size_t k = 0; k < BASE_COUNT(known); k++)
-            ok |= str_eq_c(str_of(types[i]->name), known[k]);
+            ok |= types[i]->id == known[k];
         if (!ok)
             fit_note(x, FIT_REFUSED, rule, "\"%s\" is no type for a KV cache, the engine takes f32 f16 bf16 q8_0 q4_0 q4_1 iq4_nl q5_0 q5_1", types[i]->name);
     }

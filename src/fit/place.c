@@ -229,6 +229,8 @@ int fit_placed_new(const struct fit_prepared *p, const struct model *m, const st
     if (r < 0)
         return r;
     understand_layers(pm);
+    pm->rope = fit_has_rope(m);
+    pm->margin = fit_margin_of(m);
     *ret = pm;
     return 0;
 }
@@ -306,6 +308,8 @@ static void place_slot(struct fit_run *x, const struct fit_group *g, size_t devi
 {
     size_t host = x->p->host;
     for (unsigned part = 0; part < FIT_GROUPS; part++) {
+        if (g->part[part].bytes[FIT_CLASS_PLAIN] == 0)
+            continue;
         bool to_host = ((part & FIT_MOE) && moe_on_cpu) || ((part & FIT_NO_CUDA) && x->p->classes[device] == FIT_CLASS_CUDA);
         put(x, to_host ? host : device, &g->part[part], t);
     }
