@@ -14,6 +14,7 @@ const size_t cmd_table_len = BASE_COUNT(cmd_table);
 
 int main(int argc, char **argv)
 {
+    os_begin();
     /* a closed pipe is an error of the write that met it, in every part of the program */
     (void)signal(SIGPIPE, SIG_IGN);
 

@@ -19,6 +19,7 @@
 #define HTTPIO_LINGER_MS 2000                  /* how long a finished connection is read, so that the peer is not reset before it saw our answer */
 #define HTTPIO_GONE_MS 200                     /* how often a client whose bytes are not read is asked for: its end is behind them */
 #define HTTPIO_LINGER_BYTES ((size_t)1024 * 1024)
+#define HTTPIO_FDS_ELSE 64                     /* descriptors that are no connections: refused ones that are told so, listeners, channels, files */
 #define HTTPIO_REFUSED_MAX 64                  /* connections over the limit that are told so at once; more are just closed */
 #define HTTPIO_OUT_KEEP_BYTES 2048             /* a connection's head buffer above this is given back */
 

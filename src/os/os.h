@@ -85,6 +85,11 @@ int os_digest_file(int dirfd, const char *path, char ret[OS_SHA256_HEX], uint64_
 
 /* ---- processes ------------------------------------------------------------------------------------------------ */
 
+/* First of all in a program: descriptors 0 to 2 are taken, so that no file of ours is met by what is meant for them, and the limit of descriptors is raised as far as it
+ * may be. Children of os_spawn get the limit back that we came with: there are programs that use select. */
+void os_begin(void);
+size_t os_fds_max(void); /* how many descriptors this process may have */
+
 /* A bind mount that the child makes in a mount namespace of its own before it gives up its rights (root only). */
 struct os_bind {
     const char *from, *to; /* both must exist; same kind (file or directory) */

@@ -29,6 +29,9 @@ void os_names_release(struct os_names *n);
 /* Opens a directory below dirfd, never through a link and never into another mount. A descriptor or a negative errno. */
 int os_open_below(int dirfd, const char *name) BASE_MUST_USE;
 
+/* Undoes what os_begin did to the limit of descriptors; system calls only. */
+void os_fds_limit_back(void);
+
 /* Terminal columns that a text takes: wide East Asian characters and emoji are two, combining marks none. */
 size_t os_text_width(struct str s);
 /* The longest front of s that takes at most max columns. */

@@ -198,6 +198,7 @@ static _Noreturn void become(struct plan *p)
     enter(p);
     give_up_root(p);
     place_fds(p);
+    os_fds_limit_back();
     bind_life(p);
     sigset_t none;
     sigemptyset(&none);

@@ -5,6 +5,8 @@
  */
 #include "httpio_aid.h"
 
+#include <sys/resource.h>
+
 #include "../../src/httpio/server_int.h"
 
 #define EXCHANGES 8
@@ -941,6 +943,30 @@ static void too_many(void **state)
     site_close(&t);
 }
 
+/* Clients that wait never hold the descriptors that are needed to answer them. */
+static void as_many_as_descriptors_serve(void **state)
+{
+    (void)state;
+    struct httpio_limits l = short_limits();
+    struct site t;
+    struct rlimit before, few;
+    const struct {
+        rlim_t descriptors;
+        size_t wanted, got;
+    } cases[] = {{200, 100, 100 - HTTPIO_FDS_ELSE}, {200, 30, 30}, {200, 0, 100 - HTTPIO_FDS_ELSE}, {100, 100, 1}};
+
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        few = (struct rlimit){.rlim_cur = cases[i].descriptors, .rlim_max = before.rlim_max};
+        l.connections = cases[i].wanted;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+        site_open_limits(&t, &l);
+        assert_int_equal(t.server->limits.connections, cases[i].got);
+        site_close(&t);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 /* Far more than the limit: each is either told so or closed, and memory is bounded. */
 static void a_flood_of_connections(void **state)
 {
@@ -1371,6 +1397,7 @@ int main(void)
         cmocka_unit_test(writing_stalls),
         cmocka_unit_test(too_many),
         cmocka_unit_test(a_flood_of_connections),
+        cmocka_unit_test(as_many_as_descriptors_serve),
         cmocka_unit_test(heads_too_large),
         cmocka_unit_test(malformed),
         cmocka_unit_test(owner_waits_for_the_client),

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -532,6 +533,43 @@ static void test_child_of(void **state)
     os_proc_release(&proc);
 }
 
+/* ---- the beginning of a process ------------------------------------------------------------------------ */
+
+/* 0 when all is as it should be. */
+static int begin_closed(void)
+{
+    static const char *const argv[] = {"/bin/sh", "-c", "ulimit -n", NULL};
+    base_autobuf struct buf out = BUF_INIT(256);
+    struct rlimit r = {.rlim_cur = 77, .rlim_max = 99};
+    int status = -1;
+    char c;
+    close(0);
+    close(2);
+    if (setrlimit(RLIMIT_NOFILE, &r) < 0)
+        return 1;
+    os_begin();
+    if (os_fds_max() != 99)
+        return 2;
+    int fd = open("/dev/zero", O_RDWR | O_CLOEXEC);
+    if (fd <= 2 || write(2, "x", 1) != -1 || errno != EBADF || read(0, &c, 1) != -1 || errno != EBADF)
+        return 3;
+    struct os_spawn s = command(argv);
+    if (os_run(&s, PATIENCE_MS, &out, NULL, &status, NULL) < 0 || status != 0)
+        return 4;
+    return strcmp(out.ptr, "77\n") == 0 ? 0 : 5;
+}
+
+static void test_begin(void **state)
+{
+    (void)state;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(begin_closed());
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
 /* ---- rights and mounts (root) -------------------------------------------------------------------- */
 
 static void test_drop(void **state)
@@ -758,6 +796,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_signal_and_reap),
         cmocka_unit_test(test_death_signal),
         cmocka_unit_test(test_death_signal_after_drop),
+        cmocka_unit_test(test_begin),
         cmocka_unit_test(test_own_pids),
         cmocka_unit_test(test_own_pids_die),
         cmocka_unit_test(test_child_of),
