@@ -107,6 +107,20 @@ struct solve_line {
     struct solve_used *points;
 };
 
+/* Cuts that were looked at, for one service going one way. */
+#define SOLVE_CUTS 1024 /* a power of two; when more were looked at, those of a place are forgotten */
+struct solve_cut {
+    uint64_t round; /* of the memo's owner; another: it is forgotten */
+    struct solve_spot spot;
+    struct solve_used used;
+};
+struct solve_cuts {
+    struct solve_way way;
+    size_t service;
+    uint64_t round;
+    struct solve_cut cuts[SOLVE_CUTS];
+};
+
 /* A complete answer for one service. */
 struct solve_part {
     struct solve_way way;
@@ -136,6 +150,7 @@ struct solve {
     struct solve_line *lines[FIT_SERVICES_MAX]; /* of the combinations at hand */
     struct solve_line *idle; /* to be used again */
     double near[FIT_SERVICES_MAX]; /* where each service's best place on the last line was, as a part of its length: the next will not be far */
+    struct solve_cuts *cuts; /* with three devices and more */
     struct solve_point *front;
     size_t n_front, n_found;
     struct fit_result result, other; /* of the last prediction, and of a known-bad shape; too large for the stack */
@@ -164,13 +179,14 @@ int solve_projector_end(const struct solve *x, const struct solve_service *s, co
 enum solve_mode {
     SOLVE_BEST,  /* what leaves most of those where everything fits and nothing is refused */
     SOLVE_MOST,  /* what leaves most, allowed or not: what it says of bytes is then true of every way that takes less */
-    SOLVE_ROOMY, /* as SOLVE_MOST, but any place will do where the devices have room */
+    SOLVE_ROOMY, /* any place where the devices have room, allowed or not */
 };
 /* Places for all services (x->n ways); false: there are none. */
 bool solve_place(struct solve *x, const struct solve_way *ways, enum solve_mode mode, struct solve_spot *ret, struct solve_verdict *ret_verdict);
 /* Moves layers to faster devices, one service after the other, as long as everything fits. False: nothing to gain. */
 bool solve_hasten(struct solve *x, const struct solve_way *ways, struct solve_spot *spots, struct solve_verdict *ret_verdict);
 void solve_forget(struct solve *x); /* the lines of the last combination */
+bool solve_same_way(const struct solve_way *a, const struct solve_way *b);
 
 /* solve_many.c: three devices and more */
 bool solve_many(struct solve *x, size_t service, const struct solve_way *w, const uint64_t *others, enum solve_mode mode, struct solve_spot *ret, struct solve_verdict *ret_verdict);

@@ -12,10 +12,42 @@ struct cut {
     const uint64_t *others;
 };
 
+/* Bisections come back to the same cuts. */
+static bool memo(struct solve *x, size_t service, const struct solve_way *w)
+{
+    if (!x->cuts) {
+        x->cuts = arena_alloc(x->scratch, 1, sizeof(*x->cuts));
+        if (!x->cuts) {
+            x->failed = err_nomem(x->err);
+            return false;
+        }
+    } else if (x->cuts->service == service && solve_same_way(&x->cuts->way, w)) {
+        return true;
+    }
+    x->cuts->service = service;
+    x->cuts->way = *w;
+    x->cuts->round++;
+    return true;
+}
+
+static struct solve_used used_at(const struct cut *c, const struct solve_spot *at)
+{
+    struct solve_cuts *m = c->x->cuts;
+    uint64_t hash = (uint64_t)at->projector + 1;
+    for (size_t d = 0; d < c->x->n_devices; d++)
+        hash = (hash ^ at->shares[d]) * 0x9e3779b97f4a7c15ULL;
+    struct solve_cut *k = &m->cuts[(hash >> 32) & (SOLVE_CUTS - 1)];
+    if (k->round == m->round && k->spot.projector == at->projector && memcmp(k->spot.shares, at->shares, sizeof(at->shares)) == 0)
+        return k->used;
+    struct solve_used u = solve_eval(c->x, c->service, c->w, at);
+    *k = (struct solve_cut){m->round, *at, u};
+    return u;
+}
+
 static struct solve_verdict verdict_of(const struct cut *c, const struct solve_spot *at, bool *ret_refused)
 {
     uint64_t used[FIT_DEVICES_MAX + 1];
-    struct solve_used u = solve_eval(c->x, c->service, c->w, at);
+    struct solve_used u = used_at(c, at);
     for (size_t d = 0; d <= c->x->n_devices; d++)
         used[d] = fit_add(u.bytes[d], c->others[d]);
     *ret_refused = u.refused;
@@ -128,11 +160,21 @@ bool solve_many(struct solve *x, size_t service, const struct solve_way *w, cons
 {
     const struct solve_service *s = &x->services[service];
     const struct cut c = {x, service, w, others};
+    uint32_t sum = solve_share_sum(s, w->spill);
     bool found = false, refused;
+    if (!memo(x, service, w))
+        return false;
     for (int p = solve_projector_first(s, w); x->failed == 0 && p < solve_projector_end(x, s, w); p++) {
         struct solve_spot at;
         struct solve_verdict v;
-        most_left(&c, p, solve_share_sum(s, w->spill), &at, &v);
+        if (mode != SOLVE_MOST && !at_least(&c, p, sum, 0, &at, &v))
+            continue;
+        if (mode == SOLVE_ROOMY) {
+            *ret = at;
+            *ret_verdict = v;
+            return true;
+        }
+        most_left(&c, p, sum, &at, &v);
         if (found && !solve_better(&v, ret_verdict))
             continue;
         v = verdict_of(&c, &at, &refused);
@@ -151,6 +193,8 @@ bool solve_many_hasten(struct solve *x, size_t service, const struct solve_way *
     size_t n = x->n_devices;
     double speed = solve_speed_of(x, service, w, spot);
     bool any = false;
+    if (!memo(x, service, w))
+        return false;
     for (bool gained = true; gained && x->failed == 0;) {
         gained = false;
         for (size_t from = 0; from < n; from++)

@@ -121,7 +121,7 @@ bool solve_better(const struct solve_verdict *a, const struct solve_verdict *b)
 
 /* ---- lines ------------------------------------------------------------------------------------------------------------------ */
 
-static bool same_way(const struct solve_way *a, const struct solve_way *b)
+bool solve_same_way(const struct solve_way *a, const struct solve_way *b)
 {
     return a->context == b->context && a->slots == b->slots && a->drafter == b->drafter && a->kv == b->kv && a->ubatch == b->ubatch && a->projector == b->projector && a->spill == b->spill;
 }
@@ -164,7 +164,7 @@ static struct solve_line *line_of(struct solve *x, size_t service, const struct 
     const struct solve_service *s = &x->services[service];
     for (struct solve_line **at = &x->lines[service]; *at; at = &(*at)->next) {
         struct solve_line *l = *at;
-        if (l->projector != projector || !same_way(&l->way, w))
+        if (l->projector != projector || !solve_same_way(&l->way, w))
             continue;
         *at = l->next; /* to the front: it will be asked for again */
         l->next = x->lines[service];

@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <string.h>
 #include <cmocka.h>
 
 #define GIB(x) ((uint64_t)((x) * (double)(1ULL << 30)))
