@@ -287,9 +287,7 @@ const char *cmd_value_at(const struct cmd *c, const struct cmd_args *a, const ch
 struct fleet *cmd_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_exit)
 {
     const char *path = cmd_value(c, a, "file");
-    size_t n;
-    const char *const *names = engine_names(&n);
-    struct fleet_options opt = {.engines = names, .n_engines = n};
+    struct fleet_options opt = engine_fleet_options();
     struct fleet *f = NULL;
     struct err err;
     if (fleet_load(path ? path : "fleet.yaml", &opt, &f, &err) < 0) {

@@ -143,9 +143,7 @@ static int by_bytes(const void *a, const void *b)
 
 static int parse(const struct buf *text, struct fleet **ret)
 {
-    size_t n;
-    const char *const *names = engine_names(&n);
-    const struct fleet_options o = {.engines = names, .n_engines = n};
+    const struct fleet_options o = engine_fleet_options();
     struct err err;
     /* what we wrote must be readable by ourselves */
     return fleet_parse(buf_str(text), "fleet.yaml", &o, ret, &err) < 0 ? cmd_failf(CMD_FAILED, "no fleet file can say this machine: %s", err.text) : CMD_OK;

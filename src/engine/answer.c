@@ -81,10 +81,10 @@ int engine_identity_check(struct str body, const char *want, struct err *err)
         struct str id;
         char text[QUOTE_MAX];
         if (json_str(json_get(model, "id"), &id) && named.len < NAMED_MAX)
-            buf_addf(&named, "%s\"%s\"", named.len ? ", " : "", quote(id, text));
+            buf_addf(&named, "%s'%s'", named.len ? ", " : "", quote(id, text));
     }
     json_free(j);
-    return err_set(err, -ENOENT, "it serves %s, not \"%s\": another program may be listening there", named.len ? named.ptr : "no model", want);
+    return err_set(err, -ENOENT, "it serves %s, not '%s': another program may be listening there", named.len ? named.ptr : "no model", want);
 }
 
 int engine_token_check(struct str body, struct err *err)
@@ -99,7 +99,7 @@ int engine_token_check(struct str body, struct err *err)
     char text[QUOTE_MAX];
     json_val error = json_get(root, "error");
     if (json_str(json_get(error, "message"), &message) || json_str(error, &message))
-        r = err_set(err, -EBADMSG, "request for one token failed: \"%s\"", quote(message, text));
+        r = err_set(err, -EBADMSG, "request for one token failed: '%s'", quote(message, text));
     else if ((json_u64(json_get(root, "tokens_predicted"), &made) || json_u64(json_get(json_get(root, "usage"), "completion_tokens"), &made)) && made > 0)
         r = 0;
     else

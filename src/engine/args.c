@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * Argument lists: built in an arena, one word after the other, and the two questions that are asked of the words a user
- * adds by hand: may berth's own flags be overridden by them (no, and the error says which key to use), and do they replace
- * something that berth would only say for the sake of being explicit (yes, then it stays silent).
+ * Argument lists: built in an arena, one word after the other, and what is asked of the words a user adds by hand: whether
+ * one of them says a flag.
  */
 #include "engine_int.h"
-
-#include <errno.h>
 
 #define ARGS_FIRST 64
 
@@ -63,28 +60,22 @@ int args_finish(struct args *args, const char *const **ret, size_t *ret_n, struc
     return 0;
 }
 
-int args_refuse(const struct fleet_service *s, const struct owned_flag *table, size_t n, struct err *err)
+bool args_is(struct str word, const char *flag)
 {
-    for (size_t i = 0; i < s->n_args; i++) {
-        /* "--flag=value" is one word to some engines */
-        struct str rest = str_of(s->args[i]);
-        struct str word = str_split(&rest, '=');
-        for (size_t t = 0; t < n; t++)
-            for (size_t k = 0; k < FLAG_NAMES && table[t].names[k]; k++)
-                if (str_eq_c(word, table[t].names[k]))
-                    return err_set(err, -EINVAL, "args of service \"%s\" hold \"%s\": %s", s->name, table[t].names[k], table[t].instead);
-    }
-    return 0;
+    struct str name = str_split(&word, '=');
+    if (name.len != strlen(flag))
+        return false;
+    for (size_t i = 0; i < name.len; i++)
+        if ((i >= 2 && name.ptr[i] == '_' ? '-' : name.ptr[i]) != flag[i])
+            return false;
+    return true;
 }
 
 ptrdiff_t args_find(const struct fleet_service *s, const char *const *names, size_t n)
 {
-    for (size_t i = 0; i < s->n_args; i++) {
-        struct str rest = str_of(s->args[i]);
-        struct str word = str_split(&rest, '=');
+    for (size_t i = 0; i < s->n_args; i++)
         for (size_t k = 0; k < n && names[k]; k++)
-            if (str_eq_c(word, names[k]))
+            if (args_is(str_of(s->args[i]), names[k]))
                 return (ptrdiff_t)i;
-    }
     return -1;
 }

@@ -40,6 +40,23 @@ const char *const *engine_names(size_t *ret_n)
     return names;
 }
 
+const char *engine_flag_taken(const char *engine, struct str word, const char **ret_flag)
+{
+    const struct engine_kind *k = engine_find(engine);
+    for (size_t i = 0; k && i < k->n_owned; i++)
+        for (size_t n = 0; n < FLAG_NAMES && k->owned[i].names[n]; n++)
+            if (args_is(word, k->owned[i].names[n])) {
+                *ret_flag = k->owned[i].names[n];
+                return k->owned[i].instead;
+            }
+    return NULL;
+}
+
+struct fleet_options engine_fleet_options(void)
+{
+    return (struct fleet_options){.engines = names, .n_engines = BASE_COUNT(names), .flag_taken = engine_flag_taken};
+}
+
 const char *engine_program(const struct engine_kind *k)
 {
     return k->program;
@@ -98,6 +115,10 @@ uint64_t engine_slot_context(const struct fleet_shape *resolved)
 int engine_argv(const struct fleet_service *s, const struct engine_paths *p, struct arena *a, const char *const **ret, size_t *ret_n, struct err *err)
 {
     struct args args = {.a = a};
+    const char *flag, *instead;
+    for (size_t i = 0; i < s->n_args; i++)
+        if ((instead = engine_flag_taken(s->runtime->engine, str_of(s->args[i]), &flag)))
+            return err_set(err, -EINVAL, "'args' of service '%s' must not hold '%s'; %s", s->name, flag, instead);
     int r = engine_of(s)->argv(s, p, &args, err);
     return r < 0 ? r : args_finish(&args, ret, ret_n, err);
 }
@@ -159,7 +180,7 @@ int engine_idle_parse(const struct fleet_service *s, struct str body, unsigned *
 {
     const struct engine_kind *k = engine_of(s);
     if (!k->idle_parse)
-        return err_set(err, -ENOTSUP, "engine \"%s\" does not tell whether it works", k->name);
+        return err_set(err, -ENOTSUP, "engine '%s' does not tell whether it works", k->name);
     return k->idle_parse(body, ret_busy, err);
 }
 

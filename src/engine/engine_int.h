@@ -24,13 +24,13 @@ void args_number(struct args *args, const char *flag, uint64_t value);
 int args_finish(struct args *args, const char *const **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
 
 #define FLAG_NAMES 5
-/* A flag that the service's own `args` may not hold, under all its names. */
+/* A flag that a service's own `args` may not hold, under all its names. */
 struct owned_flag {
     const char *names[FLAG_NAMES];
-    const char *instead; /* what to do: "set context: instead" */
+    const char *instead; /* what to do, or why not: "use 'context'" */
 };
-/* -EINVAL naming the first word of the service's args that is in the table. */
-int args_refuse(const struct fleet_service *s, const struct owned_flag *table, size_t n, struct err *err) BASE_MUST_USE;
+/* True when a word says this flag, also as "--flag=value" and with '_' for '-', which engines take too. */
+bool args_is(struct str word, const char *flag);
 /* Position in the service's args of the first word that is one of names (n of them, NULL ends early), or -1. */
 ptrdiff_t args_find(const struct fleet_service *s, const char *const *names, size_t n);
 
@@ -57,6 +57,9 @@ struct engine_kind {
     const char *const *env;           /* NULL-terminated */
     const char *health, *identity, *props, *idle; /* paths; NULL: cannot be asked, or the declaration says it */
     uint64_t start_ms;                /* constant work of a start */
+
+    const struct owned_flag *owned;
+    size_t n_owned;
 
     int (*argv)(const struct fleet_service *s, const struct engine_paths *p, struct args *args, struct err *err);
     int (*props_check)(const struct fleet_service *s, const struct engine_paths *p, struct str body, struct err *err); /* with props */

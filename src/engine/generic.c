@@ -27,7 +27,7 @@ static int expand(const struct fleet_service *s, const struct engine_paths *p, s
             else if (marks[i].value)
                 buf_add_c(out, marks[i].value);
             else
-                return err_set(err, -EINVAL, "command of service \"%s\" says %s, but the service has no model", s->name, marks[i].name.ptr);
+                return err_set(err, -EINVAL, "command of service '%s' says %s, but the service has no model", s->name, marks[i].name.ptr);
         }
         if (used == 1)
             buf_add_char(out, word.ptr[0]);
@@ -40,7 +40,7 @@ static int expand(const struct fleet_service *s, const struct engine_paths *p, s
 static int generic_argv(const struct fleet_service *s, const struct engine_paths *p, struct args *args, struct err *err)
 {
     if (s->n_command == 0 || !s->command[0][0])
-        return err_set(err, -EINVAL, "service \"%s\" needs command: for engine generic", s->name);
+        return err_set(err, -EINVAL, "service '%s' needs command: for engine generic", s->name);
     for (size_t i = 0; i < s->n_command; i++) {
         base_autobuf struct buf word = BUF_INIT(WORD_MAX);
         buf_add_c(&word, "");

@@ -13,38 +13,47 @@
 
 /* ---- flags that a user's args may not hold --------------------------------------------------------------------- */
 
-#define BERTH_DOES "berth sets it itself, leave it out"
+/* Each says what a key says, so that one of the two would lose without a word, or changes what berth relies on to know an engine. */
+#define SET_BY_US "berth sets it itself"
+#define FROM_SOURCE "name where the files come from with 'source' of the model"
 static const struct owned_flag owned[] = {
-    {{"-m", "--model"}, "the service's model names it"},
-    {{"-mu", "--model-url", "-dr", "--docker-repo"}, "set the model's source: instead"},
-    {{"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"}, "set the model's source: instead"},
+    {{"-m", "--model"}, "use 'weights' of the model"},
+    {{"-mm", "--mmproj"}, "use 'projector' of the model"},
+    {{"-md", "--model-draft", "--spec-draft-model"}, "use 'drafter' of the model"},
+    {{"--chat-template-file"}, "use 'template' of the model"},
+    {{"-c", "--ctx-size"}, "use 'context'"},
+    {{"-np", "--parallel"}, "use 'slots'"},
+    {{"-ts", "--tensor-split"}, "use 'split'"},
+    {{"-ngl", "--gpu-layers", "--n-gpu-layers"}, "use 'gpu-layers'"},
+    {{"-b", "--batch-size"}, "use 'batch'"},
+    {{"-ub", "--ubatch-size"}, "use 'ubatch'"},
+    {{"-ctk", "--cache-type-k", "-ctv", "--cache-type-v"}, "use 'kv'"},
+    {{"-fa", "--flash-attn"}, "use 'flash-attention'"},
+    {{"-kvu", "--kv-unified", "-no-kvu", "--no-kv-unified"}, "use 'unified-kv'"},
+    {{"-cram", "--cache-ram"}, "use 'prompt-cache'"},
+    {{"--spec-type"}, "use 'speculative'"},
+    {{"--spec-draft-n-max", "--draft-max", "--draft-n", "--draft"}, "use 'draft-max'"},
+    {{"-t", "--threads"}, "use 'threads'"},
+    {{"--port"}, "use 'port'"},
+    {{"--host"}, "use 'bind'"},
     {{"-a", "--alias"}, "the service's own name is the alias"},
-    {{"--host"}, "set bind: instead"},
-    {{"--port"}, "set port: instead"},
-    {{"-c", "--ctx-size"}, "set context: instead"},
-    {{"-np", "--parallel"}, "set slots: instead"},
-    {{"-ngl", "--gpu-layers", "--n-gpu-layers"}, "set gpu-layers: instead"},
-    {{"-ts", "--tensor-split"}, "set split: instead"},
-    {{"-b", "--batch-size"}, "set batch: instead"},
-    {{"-ub", "--ubatch-size"}, "set ubatch: instead"},
-    {{"-ctk", "--cache-type-k", "-ctv", "--cache-type-v"}, "set kv: instead"},
-    {{"-fa", "--flash-attn"}, "set flash-attention: instead"},
-    {{"-kvu", "--kv-unified", "-no-kvu", "--no-kv-unified"}, "set unified-kv: instead"},
-    {{"-cram", "--cache-ram"}, "set prompt-cache: instead"},
-    {{"-t", "--threads"}, "set threads: instead"},
-    {{"-mm", "--mmproj"}, "set the model's projector: instead"},
-    {{"-md", "--model-draft", "--spec-draft-model"}, "set the model's drafter: instead"},
-    {{"--spec-type"}, "set speculative: instead"},
-    {{"--spec-draft-n-max", "--draft", "--draft-n", "--draft-max"}, "set draft-max: instead"},
-    {{"--chat-template-file"}, "set the model's template: instead"},
-    {{"-fit", "--fit"}, "the engine must not change what berth planned, leave it out"},
-    {{"-lv", "--verbosity", "--log-verbosity"}, "berth reads buffer sizes at " VERBOSITY ", leave it out (-v shows more)"},
-    {{"--log-disable", "--log-file", "--log-jsonl", "--log-colors"}, "berth keeps the log, leave it out"},
-    {{"--sse-ping-interval"}, "stopping depends on it, leave it out"},
-    {{"--no-slots"}, "berth asks /slots, leave it out"},
-    {{"--api-prefix"}, "berth and its router ask at \"/\", leave it out"},
-    {{"--api-key", "--api-key-file"}, "berth and its router bring no key, leave it out and keep bind: on this machine"},
-    {{"--reuse-port"}, "it would hide that the port is taken, leave it out"},
+    {{"-lv", "--verbosity", "--log-verbosity"}, "berth reads buffer sizes at " VERBOSITY "; -v shows more"},
+    {{"--log-disable", "--log-jsonl", "--log-colors"}, "berth reads the log"},
+    {{"--log-file"}, "berth keeps the log"},
+    {{"--metrics", "--slots"}, SET_BY_US},
+    {{"--no-slots"}, "berth asks the slots whether the engine is idle"},
+    {{"--sse-ping-interval"}, SET_BY_US ", and a stop waits for it"},
+    {{"-fit", "--fit"}, "the engine must not change what berth planned"},
+    {{"--reuse-port"}, "it would hide that the port is taken"},
+    {{"--api-prefix"}, "berth expects the API at '/'"},
+    {{"--api-key", "--api-key-file"}, "the router could not reach an engine with a key"},
+    {{"--ssl-key-file", "--ssl-cert-file"}, "the router speaks plain HTTP to engines"},
+    {{"-mu", "--model-url", "-mmu", "--mmproj-url"}, FROM_SOURCE},
+    {{"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"}, FROM_SOURCE},
+    {{"-hfd", "--hf-repo-draft", "-dr", "--docker-repo"}, FROM_SOURCE},
+    {{"-hft", "--hf-token"}, "a secret does not belong in an argument"},
+    {{"--models-dir", "--models-preset"}, "a service serves one model"},
+    {{"-h", "--help", "--usage", "--version", "--list-devices"}, "it ends the engine at once"},
 };
 
 /* ---- what is said only so that no default decides: a user's own word replaces it -------------------------------- */
@@ -61,8 +70,6 @@ static const struct said_flag said_always[] = {
 };
 /* Said twice, the engine calls it a dropped argument, even without a value. */
 static const struct said_flag said_for_us[] = {
-    {{"--metrics"}, NULL},
-    {{"--slots"}, NULL},
     {{"--no-ui", "--ui", "--webui", "--no-webui"}, NULL},
     {{"--offline"}, NULL},
 };
@@ -108,8 +115,8 @@ static int unknown_word(const char *key, const char *word, const char *const *li
         buf_addf(&all, "%s%s", i ? ", " : "", list[i]);
     const char *near = str_nearest(str_of(word), list, n);
     if (near)
-        return err_set(err, -EINVAL, "%s: \"%s\" is unknown to llama.cpp, did you mean \"%s\"", key, word, near);
-    return err_set(err, -EINVAL, "%s: \"%s\" is unknown to llama.cpp, it knows %s", key, word, buf_status(&all) < 0 ? "others" : all.ptr);
+        return err_set(err, -EINVAL, "%s: '%s' is unknown to llama.cpp, did you mean '%s'", key, word, near);
+    return err_set(err, -EINVAL, "%s: '%s' is unknown to llama.cpp, it knows %s", key, word, buf_status(&all) < 0 ? "others" : all.ptr);
 }
 
 static bool is_draft(const char *type)
@@ -142,7 +149,7 @@ static int check_memory(const struct fleet_shape *sh, struct err *err)
         return unknown_word("kv: v", sh->kv_v, kv_types, BASE_COUNT(kv_types), err);
     bool exact_v = one_of(sh->kv_v, kv_types, 3);
     if (!exact_v && sh->flash_attention == FLEET_OFF)
-        return err_set(err, -EINVAL, "kv: v \"%s\" needs flash attention, set flash-attention: on", sh->kv_v);
+        return err_set(err, -EINVAL, "kv: v '%s' needs flash attention, set flash-attention: on", sh->kv_v);
     return 0;
 }
 
@@ -173,21 +180,19 @@ static int check_speculation(const struct fleet_shape *sh, const struct engine_p
         if (!one_of(type, spec_types, BASE_COUNT(spec_types)))
             return unknown_word("speculative", type, spec_types, BASE_COUNT(spec_types), err);
         if (is_draft(type) && type != draft)
-            return err_set(err, -EINVAL, "speculative: \"%s\" and \"%s\" together, llama.cpp takes one kind of drafter", draft, type);
+            return err_set(err, -EINVAL, "speculative: '%s' and '%s' together, llama.cpp takes one kind of drafter", draft, type);
     }
     /* without a file these are accepted and do nothing; only MTP may live in the model itself */
     if (draft && !p->drafter && !str_eq_c(str_of(draft), "draft-mtp"))
-        return err_set(err, -EINVAL, "speculative: \"%s\" needs a drafter, set the model's drafter:", draft);
+        return err_set(err, -EINVAL, "speculative: '%s' needs a drafter, set the model's drafter:", draft);
     return 0;
 }
 
 static int check_shape(const struct fleet_service *s, const struct fleet_shape *sh, const struct engine_paths *p, struct err *err)
 {
     if (!p->weights)
-        return err_set(err, -EINVAL, "service \"%s\" has no model, llama.cpp needs one", s->name);
-    int r = args_refuse(s, owned, BASE_COUNT(owned), err);
-    if (r == 0)
-        r = check_memory(sh, err);
+        return err_set(err, -EINVAL, "service '%s' has no model, llama.cpp needs one", s->name);
+    int r = check_memory(sh, err);
     if (r == 0)
         r = check_devices(s, sh, err);
     if (r == 0)
@@ -311,6 +316,8 @@ static int llama_argv(const struct fleet_service *s, const struct engine_paths *
     args_pair(args, "-lv", VERBOSITY);
     args_pair(args, "--log-colors", "off");
     args_number(args, "--sse-ping-interval", ENGINE_PING_S);
+    args_add(args, "--metrics");
+    args_add(args, "--slots");
     say(args, s, said_for_us, BASE_COUNT(said_for_us));
     for (size_t i = 0; i < s->n_args; i++)
         args_add(args, s->args[i]);
@@ -427,6 +434,8 @@ const struct engine_kind engine_llama = {
     .props = "/props",
     .idle = "/slots",
     .start_ms = 60ULL * 1000, /* device start and warm-up: seconds, a minute on a cold driver */
+    .owned = owned,
+    .n_owned = BASE_COUNT(owned),
     .argv = llama_argv,
     .props_check = llama_props_check,
     .speculation_check = llama_speculation_check,

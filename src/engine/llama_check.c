@@ -64,7 +64,7 @@ static void compare_props(const struct fleet_service *s, const struct engine_pat
     if (!json_str(json_get(root, "model_path"), &path))
         diffs_add(d, "model: not told");
     else if (!str_eq_c(path, p->weights))
-        diffs_add(d, "model: asked \"%s\", got \"%s\"", p->weights, quote(path, text));
+        diffs_add(d, "model: asked '%s', got '%s'", p->weights, quote(path, text));
 
     compare_flag(root, "endpoint_slots", "--slots", d);
     compare_flag(root, "endpoint_metrics", "--metrics", d);
@@ -124,7 +124,7 @@ int llama_speculation_check(const struct fleet_service *s, struct str body, stru
     json_free(j);
     if (n > 0 && with == n)
         return 0;
-    return err_set(err, -EBADMSG, "speculation: asked for \"%s\"%s, %zu of %zu slots have any; the log says why", s->shape.speculative[0],
+    return err_set(err, -EBADMSG, "speculation: asked for '%s'%s, %zu of %zu slots have any; the log says why", s->shape.speculative[0],
                    s->shape.n_speculative > 1 ? " and more" : "", with, n);
 }
 
@@ -263,7 +263,7 @@ int llama_log_check(const struct fleet_service *s, struct str log, struct err *e
     struct diffs d = DIFFS_INIT;
     char text[QUOTE_MAX];
     if (h.dropped.len > 0)
-        diffs_add(&d, "the engine dropped something: \"%s\"", quote(h.dropped, text));
+        diffs_add(&d, "the engine dropped something: '%s'", quote(h.dropped, text));
     if (sh.gpu_layers > 0 && h.buffers && !h.device_buffers)
         diffs_add(&d, "gpu-layers: asked for, but all weights are in host memory");
     compare_word("unified-kv", sh.unified_kv == FLEET_ON ? "true" : "false", h.unified, &d);
@@ -275,6 +275,6 @@ int llama_log_check(const struct fleet_service *s, struct str log, struct err *e
         diffs_add(&d, "ubatch: asked %llu, got %llu", (unsigned long long)asked, (unsigned long long)ubatch);
     for (size_t i = 0; h.spec_set_up && i < s->shape.n_speculative && i < 32; i++)
         if (!(h.spec_seen & (1U << i)))
-            diffs_add(&d, "speculation: asked for \"%s\", not begun", s->shape.speculative[i]);
+            diffs_add(&d, "speculation: asked for '%s', not begun", s->shape.speculative[i]);
     return diffs_finish(&d, err);
 }

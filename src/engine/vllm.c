@@ -11,19 +11,19 @@
 #include <math.h>
 
 static const struct owned_flag owned[] = {
-    {{"--model"}, "the service's model names it"},
+    {{"--model"}, "use 'weights' of the model"},
     {{"--served-model-name"}, "the service's own name is served"},
-    {{"--host"}, "set bind: instead"},
-    {{"--port"}, "set port: instead"},
-    {{"--uds"}, "berth asks at bind and port, leave it out"},
-    {{"--max-model-len"}, "set context: and slots: instead"},
-    {{"--max-num-seqs"}, "set slots: instead"},
-    {{"--max-num-batched-tokens"}, "set batch: instead"},
-    {{"--kv-cache-dtype"}, "set kv: instead"},
-    {{"--tensor-parallel-size", "-tp"}, "the host's devices say it"},
-    {{"--chat-template"}, "set the model's template: instead"},
-    {{"--root-path"}, "berth and its router ask at \"/\", leave it out"},
-    {{"--api-key"}, "berth and its router bring no key, leave it out and keep bind: on this machine"},
+    {{"--max-model-len"}, "use 'context' and 'slots'"},
+    {{"--max-num-seqs"}, "use 'slots'"},
+    {{"--max-num-batched-tokens"}, "use 'batch'"},
+    {{"--kv-cache-dtype"}, "use 'kv'"},
+    {{"--chat-template"}, "use 'template' of the model"},
+    {{"--tensor-parallel-size", "-tp"}, "use 'devices' of the host"},
+    {{"--host"}, "use 'bind'"},
+    {{"--port"}, "use 'port'"},
+    {{"--uds"}, "use 'bind' and 'port'"},
+    {{"--root-path"}, "berth expects the API at '/'"},
+    {{"--api-key"}, "the router could not reach an engine with a key"},
 };
 
 static const char *const kv_types[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"};
@@ -37,7 +37,7 @@ static int check_shape(const struct fleet_service *s, const struct engine_paths 
 {
     const struct fleet_shape *sh = &s->shape;
     if (!p->weights)
-        return err_set(err, -EINVAL, "service \"%s\" has no model, vllm needs one", s->name);
+        return err_set(err, -EINVAL, "service '%s' has no model, vllm needs one", s->name);
     if (sh->ubatch > 0)
         return refuse("ubatch", "set batch:", err);
     if (sh->gpu_layers_set)
@@ -64,11 +64,11 @@ static int check_shape(const struct fleet_service *s, const struct engine_paths 
         for (size_t i = 0; i < BASE_COUNT(kv_types); i++)
             known |= str_eq_c(str_of(sh->kv_k), kv_types[i]);
         if (!known)
-            return err_set(err, -EINVAL, "kv: \"%s\" is unknown to vllm, it knows auto, bfloat16, fp8, fp8_e4m3, fp8_e5m2", sh->kv_k);
+            return err_set(err, -EINVAL, "kv: '%s' is unknown to vllm, it knows auto, bfloat16, fp8, fp8_e4m3, fp8_e5m2", sh->kv_k);
     }
     if (sh->context > 0 && sh->context < (sh->slots ? sh->slots : ENGINE_SLOTS))
         return err_set(err, -EINVAL, "context: %u tokens for %u slots, give each slot at least one", sh->context, sh->slots);
-    return args_refuse(s, owned, BASE_COUNT(owned), err);
+    return 0;
 }
 
 /* Hundredths of a card that vLLM may take: all but the floor, rounded down, on the device where that is least. */
@@ -113,7 +113,7 @@ static int vllm_argv(const struct fleet_service *s, const struct engine_paths *p
     engine_shape(s, &sh);
     unsigned share = gpu_share(s->host);
     if (share == 0)
-        return err_set(err, -EINVAL, "floor: of host \"%s\" leaves vllm no memory on its smallest device", s->host->name);
+        return err_set(err, -EINVAL, "floor: of host '%s' leaves vllm no memory on its smallest device", s->host->name);
     args_add(args, "serve");
     args_add(args, model_path(p->weights, args->a));
     args_pair(args, "--served-model-name", engine_served_name(s));
@@ -267,6 +267,8 @@ const struct engine_kind engine_vllm = {
     .identity = "/v1/models",
     .idle = "/metrics",
     .start_ms = 10ULL * 60 * 1000, /* imports, profiling, compiling, capturing graphs: minutes */
+    .owned = owned,
+    .n_owned = BASE_COUNT(owned),
     .argv = vllm_argv,
     .idle_parse = vllm_idle_parse,
     .token_request = vllm_token_request,

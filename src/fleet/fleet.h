@@ -173,10 +173,12 @@ struct fleet {
     struct fleet_router router;
 };
 
-/* What the caller knows and fleet may not: the engine kinds that exist. */
+/* What the caller knows and fleet may not: the engine kinds that exist, and their flags. */
 struct fleet_options {
     const char *const *engines; /* n names */
     size_t n_engines;
+    /* Why a word must not stand in `args` ("use 'context'") and which flag it is; NULL when it may. The function may be NULL: all may. */
+    const char *(*flag_taken)(const char *engine, struct str word, const char **ret_flag);
 };
 
 /* Reads and validates a file. -EINVAL: unusable, err has the place; -ENOENT, -EACCES, ...: not readable, err has the path. */

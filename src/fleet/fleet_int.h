@@ -149,12 +149,10 @@ int fleet_read_router_host(struct fleet_reader *r, const struct yaml_node *n, vo
 int fleet_read_listen(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_router_unit(struct fleet_reader *r, const struct yaml_node *n, void *part);
 
-/* ---- rules: fleet_rules.c (one part), fleet_flags.c (engine flags), fleet_ports.c (the whole fleet) ----------- */
+/* ---- rules: fleet_rules.c (one part), fleet_ports.c (the whole fleet) --------------------------------------------- */
 
 int fleet_rules_host(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index);
 int fleet_rules_runtime(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index);
 int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index);
-/* Flags in `args` and names in `env` that say again, or against, what berth says to the engine. */
-int fleet_rules_flags(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s) BASE_MUST_USE;
 int fleet_rules_ports(struct fleet_reader *r) BASE_MUST_USE;
 int fleet_rules_endpoints(struct fleet_reader *r) BASE_MUST_USE;

@@ -206,6 +206,25 @@ static int rules_floor(struct fleet_reader *r, const struct yaml_node *n, const 
     return 0;
 }
 
+/* Flags in `args` and names in `env` that say again, or against, what berth says to the engine: one of the two would lose without a word. */
+static int rules_flags(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
+{
+    const struct yaml_node *args = yaml_get(n, "args");
+    for (const struct yaml_node *c = args && r->opt->flag_taken ? args->first : NULL; c; c = c->next) {
+        const char *flag = NULL, *instead = r->opt->flag_taken(s->runtime->engine, c->text, &flag);
+        if (instead)
+            return fleet_refuse(r, c, "'args' of %s must not hold '%s'; %s", r->of, flag, instead);
+    }
+    /* llama-server takes every flag from the environment too. */
+    const struct yaml_node *env = yaml_get(n, "env");
+    bool llama = strcmp(s->runtime->engine, "llama.cpp") == 0;
+    for (const struct yaml_node *c = env && llama ? env->first : NULL; c; c = c->next)
+        if (str_starts(c->key, STR("LLAMA_ARG_")) || str_eq_c(c->key, "LLAMA_API_KEY"))
+            return fleet_refuse_at(r, fleet_key_pos_of(c), "'env' of %s must not set '%s', which is an engine flag; use a key or 'args'", r->of,
+                                   fleet_show(r, c->key));
+    return 0;
+}
+
 int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index)
 {
     (void)index;
@@ -226,5 +245,5 @@ int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void 
         if (rc == 0)
             rc = rules_speculative(r, n, s);
     }
-    return rc < 0 ? rc : fleet_rules_flags(r, n, s);
+    return rc < 0 ? rc : rules_flags(r, n, s);
 }

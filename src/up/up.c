@@ -318,12 +318,11 @@ static int run_fleet(struct up *u)
 int up_main(const struct up_options *o)
 {
     struct up u = {.o = o, .lock_fd = -1, .store_fd = -1, .ready_fd = -1, .router = {.listen_fd = -1, .proc = OS_PROC_NONE}};
-    struct fleet_options fo = {0};
+    struct fleet_options fo = engine_fleet_options();
     struct err err;
     u.sink = (struct event_sink){.emit = up_emit, .ctx = &u};
     u.router.line = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     u.router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
-    fo.engines = engine_names(&fo.n_engines);
     if (fleet_load(o->fleet_path, &fo, &u.fleet, &err) < 0) {
         fprintf(stderr, "berth up: %s%s\n", err.text, err.code == -ENOENT ? "; write one or name another with -f FILE" : "");
         return 2;

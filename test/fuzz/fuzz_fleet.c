@@ -2,11 +2,10 @@
  *
  * fleet.yaml: whatever is accepted keeps what fleet.h promises to the modules that use it; whatever is refused says where.
  */
+#include <engine/engine.h>
 #include <fleet/fleet.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static const char *const engines[] = {"llama.cpp", "vllm", "generic"};
 
 static void require(bool ok)
 {
@@ -59,7 +58,7 @@ static void check_fleet(const struct fleet *f)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    const struct fleet_options options = {engines, BASE_COUNT(engines)};
+    const struct fleet_options options = engine_fleet_options();
     struct fleet *f = NULL;
     struct err err = {0};
     int rc = fleet_parse((struct str){(const char *)data, size}, "f", &options, &f, &err);

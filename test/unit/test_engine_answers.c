@@ -52,12 +52,12 @@ static void identity(void **state)
     BODY(models, "models.json");
     assert_int_equal(engine_identity_check(models, "small", &err), 0);
     assert_int_equal(engine_identity_check(models, "smal", &err), -ENOENT);
-    assert_string_equal(err.text, "it serves \"small\", not \"smal\": another program may be listening there");
+    assert_string_equal(err.text, "it serves 'small', not 'smal': another program may be listening there");
     assert_int_equal(engine_identity_check(STR("{\"data\":[{\"id\":\"a\"},{\"id\":\"b\",\"aliases\":[\"x\",\"y\"]},{\"id\":7},3]}"), "y", &err), 0);
     assert_int_equal(engine_identity_check(STR("{\"data\":[{\"id\":\"a\\u0007\"},{\"id\":\"b\"}]}"), "y", &err), -ENOENT);
-    assert_string_equal(err.text, "it serves \"a\\x07\", \"b\", not \"y\": another program may be listening there");
+    assert_string_equal(err.text, "it serves 'a\\x07', 'b', not 'y': another program may be listening there");
     assert_int_equal(engine_identity_check(STR("{\"data\":[]}"), "y", &err), -ENOENT);
-    assert_string_equal(err.text, "it serves no model, not \"y\": another program may be listening there");
+    assert_string_equal(err.text, "it serves no model, not 'y': another program may be listening there");
     static const char *const none[] = {"", "[]", "{}", "{\"data\":{}}", "<html>", "{\"data\":[]"};
     for (size_t i = 0; i < BASE_COUNT(none); i++) {
         assert_int_equal(engine_identity_check(str_of(none[i]), "y", &err), -EBADMSG);
@@ -96,7 +96,7 @@ static void props(void **state)
     s.shape.slots = 4;
     struct engine_paths other = {.weights = "/models/other.gguf", .projector = "/models/mm.gguf"};
     props_say(&s, &other, real,
-              "slots: asked 4, got 2; model: asked \"/models/other.gguf\", got \"/models/berth-tiny-f16.gguf\"; projector: asked for, takes neither images nor sound");
+              "slots: asked 4, got 2; model: asked '/models/other.gguf', got '/models/berth-tiny-f16.gguf'; projector: asked for, takes neither images nor sound");
     const char *args[] = {"--kv-unified-per-slot", "1024"};
     s = small(&llama);
     s.shape.context = 8192;
@@ -135,7 +135,7 @@ static void speculation(void **state)
     assert_string_equal(engine_speculation_path(&s), "/slots");
     assert_int_equal(engine_speculation_check(&s, with, &err), 0);
     assert_int_equal(engine_speculation_check(&s, without, &err), -EBADMSG);
-    assert_string_equal(err.text, "speculation: asked for \"draft-simple\" and more, 0 of 2 slots have any; the log says why");
+    assert_string_equal(err.text, "speculation: asked for 'draft-simple' and more, 0 of 2 slots have any; the log says why");
     assert_int_equal(engine_speculation_check(&s, STR("[]"), &err), -EBADMSG);
     assert_int_equal(engine_speculation_check(&s, STR("{}"), &err), -EBADMSG);
     assert_int_equal(engine_speculation_check(&s, STR("[{\"speculative\":true},{\"speculative\":1}]"), &err), -EBADMSG);
@@ -180,7 +180,7 @@ static void one_token(void **state)
     }
     BODY(error, "token-error.json");
     assert_int_equal(engine_token_check(error, &err), -EBADMSG);
-    assert_string_equal(err.text, "request for one token failed: \"[json.exception.out_of_range.403] key 'prompt' not found\"");
+    assert_string_equal(err.text, "request for one token failed: '[json.exception.out_of_range.403] key 'prompt' not found'");
     static const char *const none[] = {"{}", "[]", "{\"tokens_predicted\":0}", "{\"usage\":{\"completion_tokens\":\"1\"}}", "{\"content\":\"a\"}"};
     for (size_t i = 0; i < BASE_COUNT(none); i++) {
         assert_int_equal(engine_token_check(str_of(none[i]), &err), -EBADMSG);
@@ -262,7 +262,7 @@ static void hostile(void **state)
     buf_add_c(&deep, "]}");
     assert_int_equal(engine_identity_check(buf_str(&deep), "x", &err), -ENOENT);
     assert_true(strlen(err.text) < 900);
-    assert_non_null(strstr(err.text, ", not \"x\": another program may be listening there"));
+    assert_non_null(strstr(err.text, ", not 'x': another program may be listening there"));
 }
 
 #if FAILING_MALLOC

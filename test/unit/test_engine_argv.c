@@ -141,15 +141,15 @@ static void llama_args_replace_what_is_only_said(void **state)
     (void)state;
     struct fleet_service s = plain(&card, &llama);
     const char *spec[] = {"draft-mtp"};
-    const char *args[] = {"--metrics", "--no-repack", "-ctxcp", "32", "-sm", "row", "-nkvo", "--ui", "-ctkd", "q8_0", "-ngld", "3", "--jinja"};
+    const char *args[] = {"--no-repack", "-ctxcp", "32", "-sm", "row", "-nkvo", "--ui", "-ctkd", "q8_0", "-ngld", "3", "--jinja"};
     s.shape.speculative = spec;
     s.shape.n_speculative = 1;
     s.args = args;
     s.n_args = BASE_COUNT(args);
     struct engine_paths p = {.weights = "/m/a.gguf", .drafter = "/m/d.gguf", .template_file = "/t"};
     const char *v = argv_of(&s, &p);
-    static const char *const once[] = {"--metrics", "--repack", "-ctxcp", "--split-mode", "--kv-offload", "--no-ui", "--cache-type-k-draft", "-ngld", "--jinja"};
-    static const int count[] = {1, 0, 1, 0, 0, 0, 0, 1, 1};
+    static const char *const once[] = {"--repack", "-ctxcp", "--split-mode", "--kv-offload", "--no-ui", "--cache-type-k-draft", "-ngld", "--jinja"};
+    static const int count[] = {0, 1, 0, 0, 0, 0, 1, 1};
     for (size_t i = 0; i < BASE_COUNT(once); i++) {
         int n = 0;
         struct str rest = str_of(v);
@@ -208,7 +208,7 @@ static void llama_refuses(void **state)
     (void)state;
     struct fleet_service s = plain(&cards, &llama);
     struct engine_paths none = {0};
-    refused(&s, &none, "service \"small\" has no model, llama.cpp needs one");
+    refused(&s, &none, "service 'small' has no model, llama.cpp needs one");
 
     s.shape.context = 3;
     s.shape.slots = 4;
@@ -227,13 +227,13 @@ static void llama_refuses(void **state)
     s.shape.batch = s.shape.ubatch = 0;
 
     s.shape.kv_k = "q8";
-    refused(&s, &only_weights, "kv: k: \"q8\" is unknown to llama.cpp, it knows f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0, q5_1");
+    refused(&s, &only_weights, "kv: k: 'q8' is unknown to llama.cpp, it knows f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0, q5_1");
     s.shape.kv_k = "Q8-0";
-    refused(&s, &only_weights, "kv: k: \"Q8-0\" is unknown to llama.cpp, did you mean \"q8_0\"");
+    refused(&s, &only_weights, "kv: k: 'Q8-0' is unknown to llama.cpp, did you mean 'q8_0'");
     s.shape.kv_k = NULL;
     s.shape.kv_v = "q8_0";
     s.shape.flash_attention = FLEET_OFF;
-    refused(&s, &only_weights, "kv: v \"q8_0\" needs flash attention, set flash-attention: on");
+    refused(&s, &only_weights, "kv: v 'q8_0' needs flash attention, set flash-attention: on");
     s.shape.kv_v = "bf16";
     argv_of(&s, &only_weights);
     s.shape.kv_v = NULL;
@@ -254,13 +254,13 @@ static void llama_refuses(void **state)
     const char *odd[] = {"draft-simpel"}, *two_drafts[] = {"draft-mtp", "ngram-mod", "draft-simple"}, *simple[] = {"draft-simple"}, *ngram[] = {"ngram-mod"};
     s.shape.speculative = odd;
     s.shape.n_speculative = 1;
-    refused(&s, &only_weights, "speculative: \"draft-simpel\" is unknown to llama.cpp, did you mean \"draft-simple\"");
+    refused(&s, &only_weights, "speculative: 'draft-simpel' is unknown to llama.cpp, did you mean 'draft-simple'");
     s.shape.speculative = two_drafts;
     s.shape.n_speculative = 3;
-    refused(&s, &only_weights, "speculative: \"draft-mtp\" and \"draft-simple\" together, llama.cpp takes one kind of drafter");
+    refused(&s, &only_weights, "speculative: 'draft-mtp' and 'draft-simple' together, llama.cpp takes one kind of drafter");
     s.shape.speculative = simple;
     s.shape.n_speculative = 1;
-    refused(&s, &only_weights, "speculative: \"draft-simple\" needs a drafter, set the model's drafter:");
+    refused(&s, &only_weights, "speculative: 'draft-simple' needs a drafter, set the model's drafter:");
     s.shape.speculative = ngram;
     s.shape.draft_max = 4;
     refused(&s, &only_weights, "draft-max: is for a draft-* kind of speculative:, give an ngram's sizes in args");
@@ -273,14 +273,14 @@ static void llama_refuses_our_own_flags(void **state)
     static const struct {
         const char *word, *text;
     } cases[] = {
-        {"-c", "args of service \"small\" hold \"-c\": set context: instead"},
-        {"--tensor-split", "args of service \"small\" hold \"--tensor-split\": set split: instead"},
-        {"--port=99", "args of service \"small\" hold \"--port\": set port: instead"},
-        {"--no-kv-unified", "args of service \"small\" hold \"--no-kv-unified\": set unified-kv: instead"},
-        {"-fit", "args of service \"small\" hold \"-fit\": the engine must not change what berth planned, leave it out"},
-        {"--api-key", "args of service \"small\" hold \"--api-key\": berth and its router bring no key, leave it out and keep bind: on this machine"},
-        {"--log-file", "args of service \"small\" hold \"--log-file\": berth keeps the log, leave it out"},
-        {"--sse-ping-interval", "args of service \"small\" hold \"--sse-ping-interval\": stopping depends on it, leave it out"},
+        {"-c", "'args' of service 'small' must not hold '-c'; use 'context'"},
+        {"--tensor-split", "'args' of service 'small' must not hold '--tensor-split'; use 'split'"},
+        {"--port=99", "'args' of service 'small' must not hold '--port'; use 'port'"},
+        {"--no-kv-unified", "'args' of service 'small' must not hold '--no-kv-unified'; use 'unified-kv'"},
+        {"-fit", "'args' of service 'small' must not hold '-fit'; the engine must not change what berth planned"},
+        {"--api-key", "'args' of service 'small' must not hold '--api-key'; the router could not reach an engine with a key"},
+        {"--log-file", "'args' of service 'small' must not hold '--log-file'; berth keeps the log"},
+        {"--sse-ping-interval", "'args' of service 'small' must not hold '--sse-ping-interval'; berth sets it itself, and a stop waits for it"},
     };
     for (size_t i = 0; i < BASE_COUNT(cases); i++) {
         const char *args[] = {"--mlock", cases[i].word};
@@ -346,7 +346,7 @@ static void vllm_refuses(void **state)
     s.shape.kv_v = "auto";
     refused(&s, &only_weights, "kv: cannot be said to vllm, k and v must be of one type");
     s.shape.kv_v = s.shape.kv_k = "q8_0";
-    refused(&s, &only_weights, "kv: \"q8_0\" is unknown to vllm, it knows auto, bfloat16, fp8, fp8_e4m3, fp8_e5m2");
+    refused(&s, &only_weights, "kv: 'q8_0' is unknown to vllm, it knows auto, bfloat16, fp8, fp8_e4m3, fp8_e5m2");
     s.shape.kv_v = s.shape.kv_k = NULL;
     const double uneven[] = {2, 1};
     s.shape.split_auto = false;
@@ -357,12 +357,12 @@ static void vllm_refuses(void **state)
     const char *args[] = {"--max-model-len=9"};
     s.args = args;
     s.n_args = 1;
-    refused(&s, &only_weights, "args of service \"small\" hold \"--max-model-len\": set context: and slots: instead");
+    refused(&s, &only_weights, "'args' of service 'small' must not hold '--max-model-len'; use 'context' and 'slots'");
     s.n_args = 0;
     struct fleet_host full = cards;
     full.floor_bytes = 1ULL << 40;
     s.host = &full;
-    refused(&s, &only_weights, "floor: of host \"big\" leaves vllm no memory on its smallest device");
+    refused(&s, &only_weights, "floor: of host 'big' leaves vllm no memory on its smallest device");
 }
 
 static void generic_argv(void **state)
@@ -377,9 +377,9 @@ static void generic_argv(void **state)
     s.args = args;
     s.n_args = 1;
     assert_string_equal(argv_of(&s, &only_weights), "serve --at=127.0.0.1:7770 /m/a.gguf {\"a\":{}} {nope}  -x");
-    refused(&s, &none, "command of service \"small\" says {model}, but the service has no model");
+    refused(&s, &none, "command of service 'small' says {model}, but the service has no model");
     s.n_command = 0;
-    refused(&s, &none, "service \"small\" needs command: for engine generic");
+    refused(&s, &none, "service 'small' needs command: for engine generic");
 }
 
 static void memory_runs_out(void **state)

@@ -200,10 +200,10 @@ static void log_check(void **state)
     log_says(&s, STARTED ON_CPU CONTEXT KV KV_DRAFT, NULL);
     /* said of every start without a card, also of one that asked for no layers there */
     log_says(&s, STARTED NO_GPU ON_CPU, NULL);
-    log_says(&s, STARTED "0.1 W warning: failed to mlock 1-byte buffer\n" ON_CPU, "the engine dropped something: \"warning: failed to mlock 1-byte buffer\"");
+    log_says(&s, STARTED "0.1 W warning: failed to mlock 1-byte buffer\n" ON_CPU, "the engine dropped something: 'warning: failed to mlock 1-byte buffer'");
     s.shape.gpu_layers_set = true;
     s.shape.gpu_layers = 4;
-    log_says(&s, STARTED NO_GPU, "the engine dropped something: \"warning: no usable GPU found, --gpu-layers option will be ignored\"");
+    log_says(&s, STARTED NO_GPU, "the engine dropped something: 'warning: no usable GPU found, --gpu-layers option will be ignored'");
     /* of an earlier run */
     log_says(&s, NO_GPU STARTED CONTEXT, NULL);
     s.shape.gpu_layers = 0;
@@ -227,7 +227,7 @@ static void log_check(void **state)
     s.host = &bare;
     s.shape.speculative = spec;
     s.shape.n_speculative = 2;
-    log_says(&s, STARTED "0.1 I spec common_specu: adding speculative implementation 'ngram-mod'\n", "speculation: asked for \"draft-simple\", not begun");
+    log_says(&s, STARTED "0.1 I spec common_specu: adding speculative implementation 'ngram-mod'\n", "speculation: asked for 'draft-simple', not begun");
     log_says(&s, STARTED "0.1 I spec common_specu: adding speculative implementation 'ngram-mod'\n0.1 I spec common_specu: adding speculative implementation 'draft-simple'\n", NULL);
 
     static const struct fleet_runtime vllm = {.name = "v", .engine = "vllm"};

@@ -4,6 +4,7 @@
  * line that its first comment expects; docs/fleet.md names the keys of the schema and its example loads. Then bounds, and
  * running out of memory.
  */
+#include <engine/engine.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fleet/fleet_int.h>
@@ -17,8 +18,7 @@
 
 #include "failing_malloc.h"
 
-static const char *const engines[] = {"llama.cpp", "vllm", "generic"};
-static const struct fleet_options options = {engines, BASE_COUNT(engines)};
+static struct fleet_options options; /* of the engines that there are */
 
 static struct fleet *load(const char *path)
 {
@@ -389,8 +389,8 @@ static void flags_that_are_ours(void **state)
         {"--cache_type_v", "'--cache-type-v'; use 'kv'"},
         {"--port=80", "'--port'; use 'port'"},
         {"--host", "'--host'; use 'bind'"},
-        {"--alias", "'--alias'; berth sets it itself"},
-        {"-lv", "'-lv'; berth sets it itself"},
+        {"--alias", "'--alias'; the service's own name is the alias"},
+        {"-lv", "'-lv'; berth reads buffer sizes at 4; -v shows more"},
         {"--metrics", "'--metrics'; berth sets it itself"},
         {"-hf", "'-hf'; name where the files come from with 'source' of the model"},
         {"--version", "'--version'; it ends the engine at once"},
@@ -639,6 +639,7 @@ static void survives_without_memory(void **state)
 
 int main(void)
 {
+    options = engine_fleet_options();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(minimal),
         cmocka_unit_test(one_service_with_defaults),

@@ -189,7 +189,7 @@ static void speculation_is_asked(void **state)
     s.shape.speculative = types;
     s.shape.n_speculative = 1;
     ready(&s, on, BASE_COUNT(on), 5000, 0, PROBE_DONE, "");
-    ready(&s, off, BASE_COUNT(off), 5000, -EBADMSG, PROBE_PROPS, "what it took: speculation: asked for \"ngram-mod\", 0 of 1 slots have any; the log says why");
+    ready(&s, off, BASE_COUNT(off), 5000, -EBADMSG, PROBE_PROPS, "what it took: speculation: asked for 'ngram-mod', 0 of 1 slots have any; the log says why");
 }
 
 static void other_kinds(void **state)
@@ -211,7 +211,7 @@ static void later_steps_fail(void **state)
     (void)state;
     struct fleet_service s = small(&llama);
     static const struct answer other[] = {{"/health", 200, ""}, {"/v1/models", 200, "{\"data\":[{\"id\":\"big\"}]}"}};
-    ready(&s, other, 2, 5000, -ENOENT, PROBE_IDENTITY, "identity: it serves \"big\", not \"small\": another program may be listening there");
+    ready(&s, other, 2, 5000, -ENOENT, PROBE_IDENTITY, "identity: it serves 'big', not 'small': another program may be listening there");
     static const struct answer key[] = {{"/health", 200, ""}, {"/v1/models", 401, "{\"error\":{}}"}};
     ready(&s, key, 2, 5000, -EBADMSG, PROBE_IDENTITY, "identity: status 401: it wants a key, which berth does not bring");
     static const struct answer web[] = {{"/health", 200, ""}, {"/v1/models", 404, "<html>"}};
@@ -222,7 +222,7 @@ static void later_steps_fail(void **state)
                                          {"/props", 200, "{\"build_info\":\"b1\",\"default_generation_settings\":{\"n_ctx\":512},\"total_slots\":2,\"model_path\":\"/m/a.gguf\"}"}};
     ready(&s, less, 3, 5000, -EBADMSG, PROBE_PROPS, "what it took: context per slot: asked 1024, got 512 (the model was trained for less, or the engine changed it)");
     static const struct answer mute[] = {{"/health", 200, ""}, {"/v1/models", 200, MODELS}, {"/props", 200, PROPS}, {"/completion", 500, "{\"error\":{\"message\":\"no\"}}"}};
-    ready(&s, mute, 4, 5000, -EBADMSG, PROBE_TOKEN, "one token: request for one token failed: \"no\"");
+    ready(&s, mute, 4, 5000, -EBADMSG, PROBE_TOKEN, "one token: request for one token failed: 'no'");
 }
 
 static void listens_later(void *ctx)
@@ -374,7 +374,7 @@ static const struct real reals[] = {
     {.name = "too-long", .shape = {.slots = 1, .split_auto = true, .context = 4096}, .status = -EBADMSG, .at = PROBE_PROPS,
      .text = "what it took: context per slot: asked 4096, got 1024 (the model was trained for less, or the engine changed it)"},
     {.name = "wrong-drafter", .shape = {.slots = 1, .split_auto = true, .context = 1024, .speculative = eagle, .n_speculative = 1}, .drafter = "berth-tiny-draft-f16.gguf",
-     .status = -EBADMSG, .at = PROBE_PROPS, .text = "what it took: speculation: asked for \"draft-eagle3\", 0 of 1 slots have any; the log says why"},
+     .status = -EBADMSG, .at = PROBE_PROPS, .text = "what it took: speculation: asked for 'draft-eagle3', 0 of 1 slots have any; the log says why"},
 };
 
 static uint16_t free_port(void)
