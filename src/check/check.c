@@ -33,7 +33,8 @@ static bool used_here(const struct fleet *f, const struct fleet_model *m, const 
     *ret_elsewhere = false;
     for (size_t i = 0; i < f->n_services; i++) {
         const struct fleet_service *s = &f->services[i];
-        if (s->model != m && s->runtime != rt)
+        /* an engine without a model uses none */
+        if (!(m && s->model == m) && !(rt && s->runtime == rt))
             continue;
         if (check_is_here(s->host))
             here = true;

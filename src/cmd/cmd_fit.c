@@ -201,7 +201,7 @@ static int run_fit(const struct cmd *c, int argc, char **argv)
 
 const struct cmd cmd_fit = {
     .name = "fit",
-    .synopsis = "[SERVICE] [--table AXIS | --solve | --measure | --observe | --explain-log FILE | --known-bad REASON] [--json] [--svg FILE] [-f FILE]",
+    .synopsis = "[--table AXIS | --solve | ...] [--json] [-f FILE] [SERVICE]",
     .summary = "what fits where, to the byte, and what would be better",
     .description =
         "Works out what each service of the fleet takes on each device, term by term (weights, KV cache, states, compute, drafter, projector, prompt cache), from the headers of the model files and the engine's own rules. Nothing is loaded "

@@ -185,6 +185,10 @@ static int observe_one(struct fit_session *s, const struct fit_question *q, stru
         e = read_process(n, pid, used, &err);
     if (e == 0) {
         const struct measure_observation o = {.seen = seen, .used_bytes = used, .tag = had_traffic(buf_str(&log)) ? LEDGER_AFTER_TRAFFIC : LEDGER_AFTER_LOAD};
+        /* how full the prompt cache is nobody tells, so what is left over in the host's memory cannot be either */
+        const struct fit_amount *host = r->use[n->input.n_devices].terms;
+        if (o.tag == LEDGER_AFTER_TRAFFIC && (host[FIT_PROMPT_CACHE].bytes || host[FIT_CHECKPOINTS].bytes))
+            used[n->input.n_devices] = UINT64_MAX;
         e = measure_observe(s->ledger, &n->key, &in, r, &o, clk_system.real_us(clk_system.ctx), &observed, &err);
         if (e == 0) {
             buf_addf(out, "%s: %s, kept in the ledger\n", n->service->name, ledger_tag_text(o.tag));

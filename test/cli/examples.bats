@@ -7,7 +7,7 @@ load common
 
 @test "each example is usable: check ends with 0 or 1, never 2" {
 	n=0
-	for f in examples/*.yaml; do
+	for f in examples/*.yaml examples/boxes/*.yaml; do
 		run_split "$BERTH" check -f "$f"
 		[ "$status" -le 1 ] || { echo "$errors"; false; }
 		[[ $output == *"file"*"fleet "* ]]

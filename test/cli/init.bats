@@ -1,0 +1,156 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+#
+# berth init: models found where other programs keep theirs, a file that parses, fits and is never written over another, and what it says when there is nothing to serve.
+
+load common
+
+tiny=$PWD/assets/tiny/berth-tiny-q8_0.gguf
+
+# A home of its own, so that this machine's models stay out of it.
+home() {
+	mkdir -p "$scratch/home" "$scratch/work"
+	unset HF_HOME HF_HUB_CACHE OLLAMA_MODELS LLAMA_CACHE
+	export HOME=$scratch/home
+}
+
+init() {
+	run_split "$BERTH" init -o "$scratch/work/fleet.yaml" "$@"
+}
+
+# The written file is sound: every contract but the runtime's holds, and it fits.
+sound() {
+	run_split "$BERTH" check -f "$scratch/work/fleet.yaml"
+	[ "$status" -eq 0 ]
+	[[ $output == *"ok"*"payload"* ]]
+	[[ $output == *"ok"*"argv"* ]]
+	[[ $output == *"ok"*"fit"* ]]
+	run_split "$BERTH" fit -f "$scratch/work/fleet.yaml"
+	[ "$status" -eq 0 ]
+}
+
+@test "one file: a fleet that serves it, with comments, and nothing else is written" {
+	home
+	init "$tiny"
+	[ "$status" -eq 0 ]
+	[[ $output == *"fleet.yaml is written: berth-tiny-q8_0 on the "* ]]
+	[ "$(ls "$scratch/work")" = fleet.yaml ]
+	grep -qF 'weights: "berth-tiny-q8_0.gguf"' "$scratch/work/fleet.yaml"
+	grep -qF 'context: 1024' "$scratch/work/fleet.yaml"
+	grep -qE '^ *# ' "$scratch/work/fleet.yaml"
+	sound
+}
+
+@test "a file that exists is kept without --force, and --print writes none" {
+	home
+	echo mine >"$scratch/work/fleet.yaml"
+	init "$tiny"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"exists: --force replaces it"* ]]
+	[ "$(cat "$scratch/work/fleet.yaml")" = mine ]
+	init --print "$tiny"
+	[ "$status" -eq 0 ]
+	[[ $output == "# Written by berth init"* ]]
+	[ "$(cat "$scratch/work/fleet.yaml")" = mine ]
+	init --force "$tiny"
+	[ "$status" -eq 0 ]
+	sound
+	# a link is not followed
+	ln -sf "$scratch/target" "$scratch/work/link.yaml"
+	run_split "$BERTH" init --force -o "$scratch/work/link.yaml" "$tiny"
+	[ "$status" -eq 1 ]
+	[ ! -e "$scratch/target" ]
+}
+
+@test "the Hugging Face cache: links to blobs are found under their own names" {
+	home
+	hub=$HOME/.cache/huggingface/hub/models--org--repo
+	mkdir -p "$hub/blobs" "$hub/snapshots/0123"
+	cp "$tiny" "$hub/blobs/abcd"
+	ln -s ../../blobs/abcd "$hub/snapshots/0123/Tiny-Q8_0.gguf"
+	init
+	[ "$status" -eq 0 ]
+	grep -qF 'found in the Hugging Face cache' "$scratch/work/fleet.yaml"
+	grep -qF 'weights: "Tiny-Q8_0.gguf"' "$scratch/work/fleet.yaml"
+	grep -qF '  tiny-q8_0:' "$scratch/work/fleet.yaml"
+	sound
+	# elsewhere by its variable
+	mv "$HOME/.cache/huggingface/hub" "$scratch/hub"
+	HF_HUB_CACHE=$scratch/hub init --print
+	[ "$status" -eq 0 ]
+	[[ $output == *"$scratch/hub"* ]]
+}
+
+@test "LM Studio's and Ollama's folders" {
+	home
+	mkdir -p "$HOME/.lmstudio/models/org/repo"
+	cp "$tiny" "$HOME/.lmstudio/models/org/repo/studio.gguf"
+	init --print
+	[ "$status" -eq 0 ]
+	[[ $output == *"found in LM Studio's folder"*'weights: "studio.gguf"'* ]]
+	rm -r "$HOME/.lmstudio"
+
+	sha=$(sha256sum "$tiny" | cut -d ' ' -f 1)
+	mkdir -p "$HOME/.ollama/models/blobs" "$HOME/.ollama/models/manifests/registry.ollama.ai/library/tiny"
+	cp "$tiny" "$HOME/.ollama/models/blobs/sha256-$sha"
+	cat >"$HOME/.ollama/models/manifests/registry.ollama.ai/library/tiny/8b" <<-EOT
+		{"schemaVersion": 2, "layers": [{"mediaType": "application/vnd.ollama.image.license", "digest": "sha256:00"},
+		 {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:$sha"}]}
+	EOT
+	echo '{"layers": 1' >"$HOME/.ollama/models/manifests/registry.ollama.ai/library/tiny/bad"
+	echo '{"layers": [{"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../x"}]}' >"$HOME/.ollama/models/manifests/registry.ollama.ai/library/tiny/out"
+	init
+	[ "$status" -eq 0 ]
+	grep -qF "found in Ollama's folder" "$scratch/work/fleet.yaml"
+	grep -qF '  tiny-8b:' "$scratch/work/fleet.yaml"
+	sound
+}
+
+@test "of a folder the largest model that fits is served; the rest is listed" {
+	home
+	mkdir -p "$scratch/models"
+	cp assets/tiny/*.gguf "$scratch/models"
+	"${BERTH%/*}/aids/fitmodels" --out "$scratch/models" deepseek-671b drafter-dflash >/dev/null
+	echo broken >"$scratch/models/broken.gguf"
+	init "$scratch/models"
+	[ "$status" -eq 0 ]
+	grep -qF 'weights: "berth-tiny-f16.gguf"' "$scratch/work/fleet.yaml"
+	grep -qE '^ *# .*deepseek-671b.*: model, deepseek2, ' "$scratch/work/fleet.yaml"
+	grep -qE '^ *# .*drafter-dflash.gguf: drafter \(draft-dflash\), ' "$scratch/work/fleet.yaml"
+	[ "$(grep -c '^    port:' "$scratch/work/fleet.yaml")" -eq 1 ]
+	sound
+}
+
+@test "several files: a service for each, ports and names that differ" {
+	home
+	mkdir -p "$scratch/a" "$scratch/b"
+	cp "$tiny" "$scratch/a/m.gguf"
+	cp assets/tiny/berth-tiny-f16.gguf "$scratch/b/m.gguf"
+	init "$scratch/a/m.gguf" "$scratch/b/m.gguf"
+	[ "$status" -eq 0 ]
+	[[ $output == *"and 1 more"* ]]
+	[ "$(grep '^    port:' "$scratch/work/fleet.yaml" | sort -u | wc -l)" -eq 2 ]
+	grep -qF '  m:' "$scratch/work/fleet.yaml"
+	grep -qF '  m-2:' "$scratch/work/fleet.yaml"
+	sound
+}
+
+@test "nothing to serve: exit 1 and what to do, and no file" {
+	home
+	init
+	[ "$status" -eq 1 ]
+	[[ $errors == *"no model was found"*"berth init FILE.gguf"* ]]
+	init "$scratch/nowhere"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"cannot read '$scratch/nowhere'"* ]]
+	echo broken >"$scratch/broken.gguf"
+	init "$scratch/broken.gguf"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"'$scratch/broken.gguf': "* ]]
+	mkdir "$scratch/large"
+	"${BERTH%/*}/aids/fitmodels" --out "$scratch/large" deepseek-671b >/dev/null
+	init "$scratch"/large/*.gguf
+	[ "$status" -eq 1 ]
+	[[ $errors == *"does not fit here"* ]]
+	[ ! -e "$scratch/work/fleet.yaml" ]
+}
