@@ -148,6 +148,17 @@ bool httpio_send(struct httpio_exchange *x, struct str data)
     return true;
 }
 
+static void finish(struct httpio_exchange *x)
+{
+    struct httpio_conn *c = conn_of(x);
+
+    x->ended = true;
+    if (!c->broken && net_stream_queued(c->stream) == 0)
+        httpio_conn_flushed(c);
+    else
+        httpio_conn_update(c);
+}
+
 void httpio_end(struct httpio_exchange *x)
 {
     struct httpio_conn *c = conn_of(x);
@@ -160,11 +171,22 @@ void httpio_end(struct httpio_exchange *x)
         return;
     }
     httpio_conn_write(c, &last, x->chunked && !x->no_body ? 1 : 0);
-    x->ended = true;
-    if (!c->broken && net_stream_queued(c->stream) == 0)
-        httpio_conn_flushed(c);
-    else
-        httpio_conn_update(c);
+    finish(x);
+}
+
+void httpio_cut(struct httpio_exchange *x)
+{
+    struct httpio_conn *c = conn_of(x);
+
+    if (!x->active || x->ended)
+        return;
+    if (!x->begun || x->no_body || x->wrong || (!x->chunked && x->remaining <= 0)) {
+        httpio_abort(x);
+        return;
+    }
+    c->close_after = true;
+    httpio_conn_write(c, NULL, 0); /* a head that is still here */
+    finish(x);
 }
 
 void httpio_abort(struct httpio_exchange *x)

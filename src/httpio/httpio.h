@@ -70,6 +70,8 @@ bool httpio_send(struct httpio_exchange *x, struct str data);
 void httpio_end(struct httpio_exchange *x);
 /* Ends the exchange with an unclean close (RST after content was sent, so that no client takes it for a whole answer). */
 void httpio_abort(struct httpio_exchange *x);
+/* Ends a response that is not whole, after what was sent has gone out: its last chunk or part of its length is missing, so that its reader knows. Where only the connection's end would tell the end it is as httpio_abort. on_done follows. */
+void httpio_cut(struct httpio_exchange *x);
 /* A whole response in one call; aborts when one has begun. The request's body, if it is still coming, is read and dropped up to a bound, else the connection closes. */
 void httpio_respond(struct httpio_exchange *x, unsigned status, const char *content_type, struct str body);
 

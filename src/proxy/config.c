@@ -2,8 +2,8 @@
  *
  * The configuration: one line of JSON that the owner of a fleet writes and the worker reads.
  *
- *   {"config":{"replicas":[{"name":"a","served":"a","host":"127.0.0.1","port":7770,"ready":true,"generation":3}, ...],
- *              "endpoints":[{"name":"m","aliases":["x"],"replicas":[0,1]}, ...]}}
+ *   {"config":{"replicas":[{"name":"a","served":"a","host":"127.0.0.1","port":7770,"ready":true,"generation":3,"slots":2,"pins":true}, ...],
+ *              "endpoints":[{"name":"m","policy":"adaptive","aliases":["x"],"replicas":[0,1]}, ...]}}
  *
  * Both ends are the same program, so a text with anything else in it is an error, not something to be lenient about.
  */
@@ -50,6 +50,8 @@ static void write_replica(struct json_out *o, const struct fleet_service *s, con
     json_out_u64(o, "port", s->port);
     json_out_bool(o, "ready", state ? state->ready : true);
     json_out_u64(o, "generation", state ? state->generation : 0);
+    json_out_u64(o, "slots", strcmp(s->runtime->engine, "generic") == 0 ? 0 : s->shape.slots);
+    json_out_bool(o, "pins", strcmp(s->runtime->engine, "llama.cpp") == 0);
     json_out_end(o);
 }
 
@@ -57,6 +59,7 @@ static void write_endpoint(struct json_out *o, const struct fleet *f, const stru
 {
     json_out_obj(o, NULL);
     json_out_cstr(o, "name", e->name);
+    json_out_cstr(o, "policy", fleet_policy_name(e->policy));
     json_out_arr(o, "aliases");
     for (size_t i = 0; i < e->n_aliases; i++)
         json_out_cstr(o, NULL, e->aliases[i]);
@@ -157,7 +160,7 @@ static void resolve(struct proxy_replica *r, uint16_t port, const struct proxy_c
 
 static int read_replica(const struct proxy_config *c, json_val v, const struct proxy_config *before, struct proxy_replica *r, struct err *err)
 {
-    uint64_t port;
+    uint64_t port, slots;
     int rc = read_name(c, json_get(v, "name"), FLEET_NAME_MAX, &r->name, err);
     if (rc == 0)
         rc = read_name(c, json_get(v, "served"), FLEET_NAME_MAX, &r->served, err);
@@ -165,9 +168,11 @@ static int read_replica(const struct proxy_config *c, json_val v, const struct p
         rc = read_name(c, json_get(v, "host"), NI_MAXHOST - 1, &r->host, err);
     if (rc < 0)
         return rc;
-    if (json_count(v) != 6 || !json_u64(json_get(v, "port"), &port) || port == 0 || port > UINT16_MAX ||
-        !json_bool(json_get(v, "ready"), &r->ready) || !json_u64(json_get(v, "generation"), &r->generation))
+    if (json_count(v) != 8 || !json_u64(json_get(v, "port"), &port) || port == 0 || port > UINT16_MAX ||
+        !json_bool(json_get(v, "ready"), &r->ready) || !json_u64(json_get(v, "generation"), &r->generation) ||
+        !json_u64(json_get(v, "slots"), &slots) || slots > SCHED_SLOTS_MAX || !json_bool(json_get(v, "pins"), &r->pins))
         return bad(err, "a replica is not complete");
+    r->slots = (unsigned)slots;
     resolve(r, (uint16_t)port, before);
     return 0;
 }
@@ -177,6 +182,10 @@ static int read_endpoint(const struct proxy_config *c, json_val v, struct proxy_
     const char **aliases = NULL;
     uint32_t *replicas = NULL;
     int rc = read_name(c, json_get(v, "name"), FLEET_MODEL_NAME_MAX, &e->name, err);
+    if (rc == 0)
+        rc = read_name(c, json_get(v, "policy"), FLEET_NAME_MAX, &e->policy, err);
+    if (rc == 0 && !sched_policy_known(str_of(e->policy)))
+        rc = bad(err, "a policy is not known");
     if (rc == 0)
         rc = read_array(c, v, "aliases", PROXY_CHANNEL_LINE_MAX, sizeof *aliases, &aliases, &e->n_aliases, err);
     if (rc == 0)
@@ -191,7 +200,7 @@ static int read_endpoint(const struct proxy_config *c, json_val v, struct proxy_
             return bad(err, "an endpoint names a replica that is not there");
         replicas[i] = (uint32_t)at;
     }
-    if (json_count(v) != 3)
+    if (json_count(v) != 4)
         return bad(err, "an endpoint is not complete");
     e->aliases = aliases;
     e->replicas = replicas;

@@ -1,87 +1,71 @@
 /* SPDX-License-Identifier: MIT
  *
- * The call to a replica. The forwarded request is written anew from parsed fields. A small body goes in one piece, so that the
- * client may repeat it on a fresh connection when a kept one turns out to be dead; a large one goes in slices over a fresh
- * connection, as fast as the replica takes it. The answer is passed on as it comes; a slow reader stops the replica.
+ * The way to a replica: a place in the queue, then a call. The forwarded request is written anew from parsed fields. A small body goes in one piece, so that the
+ * client may repeat it on a fresh connection when a kept one turns out to be dead; a large one goes in slices over a fresh connection, as fast as the replica takes it.
  */
 #include <errno.h>
 #include <strings.h>
 
 #include "proxy_int.h"
 
-/* ---- choosing ------------------------------------------------------------------------------------------- */
-
-static bool tried(const struct proxy_request *r, size_t i)
-{
-    return r->tried[i / 64] >> (i % 64) & 1;
-}
-
-/* The ready replica whose turn it is among those not tried yet, a suspect one only when no other is left; index in the endpoint, or -1. */
-static ptrdiff_t choose(const struct proxy_request *r)
-{
-    uint64_t now = net_loop_now_ms(r->proxy->loop), best_used = 0;
-    bool best_suspect = false;
-    ptrdiff_t best = -1;
-    for (size_t i = 0; i < r->endpoint->n_replicas; i++) {
-        const struct proxy_replica *replica = &r->config->replicas[r->endpoint->replicas[i]];
-        if (!replica->ready || !replica->resolved || tried(r, i))
-            continue;
-        const struct proxy_peer *peer = proxy_peer_of(r->proxy, r->config, replica);
-        uint64_t used = peer ? peer->used : 0;
-        bool suspect = peer && peer->suspect_ms > now;
-        if (best < 0 || suspect < best_suspect || (suspect == best_suspect && used < best_used)) {
-            best = (ptrdiff_t)i;
-            best_used = used;
-            best_suspect = suspect;
-        }
-    }
-    return best;
-}
-
-static void failed(struct proxy_request *r, const char *reason, const char *text)
-{
-    struct proxy *p = r->proxy;
-    struct proxy_peer *peer = proxy_peer_of(p, r->config, r->replica);
-    if (peer)
-        peer->suspect_ms = net_loop_now_ms(p->loop) + PROXY_SUSPECT_MS;
-    metrics_add(metrics_get(p->metrics, PROXY_M_RETRIES, (const char *const[]){r->replica->name, reason}), 1);
-    if (p->on_failed)
-        p->on_failed(p->on_failed_ctx, r->replica->name, r->replica->generation, text);
-}
-
 /* ---- the request's body ------------------------------------------------------------------------------------ */
 
-/* Cuts the body so that this replica's own name for the model stands in it. */
-static int cut_body(struct proxy_request *r)
+/* Where the first member of the body's object begins; 0 when it has none. */
+static size_t first_member(struct str body)
 {
-    struct str body = buf_str(&r->body);
-    r->part = r->part_off = 0;
-    r->parts[0] = body;
-    r->parts[1] = r->parts[2] = (struct str){0};
-    if (!r->model_len)
-        return 0;
+    ptrdiff_t open = str_find_char(body, '{');
+    size_t at = open < 0 ? body.len : (size_t)open + 1;
+    while (at < body.len && (body.ptr[at] == ' ' || body.ptr[at] == '\t' || body.ptr[at] == '\r' || body.ptr[at] == '\n'))
+        at++;
+    return at < body.len && body.ptr[at] == '"' ? at : 0;
+}
+
+/* The model's name as this replica wants it, quoted. */
+static struct str quote(struct proxy_request *r, const char *served)
+{
     base_autobuf struct buf name = BUF_INIT(4096);
     struct json_out *o = json_out_new();
+    free(r->quoted);
+    r->quoted = NULL;
     if (!o)
-        return -ENOMEM;
-    json_out_cstr(o, NULL, r->replica->served);
+        return (struct str){0};
+    json_out_cstr(o, NULL, served);
     int rc = json_out_finish(o, false, &name);
     json_out_free(o);
-    if (rc < 0)
-        return rc;
-    size_t end = r->model_off + r->model_len, len = name.len;
-    free(r->quoted);
-    r->quoted = buf_take(&name);
-    if (!r->quoted)
-        return -ENOMEM;
-    r->parts[0] = (struct str){body.ptr, r->model_off};
-    r->parts[1] = (struct str){r->quoted, len};
-    r->parts[2] = (struct str){body.ptr + end, body.len - end};
+    size_t len = name.len;
+    if (rc == 0)
+        r->quoted = buf_take(&name);
+    return (struct str){r->quoted, r->quoted ? len : 0};
+}
+
+/* Cuts the body so that this replica's own name for the model stands in it, and the slot that it should use. */
+static int cut_body(struct proxy_request *r)
+{
+    struct str body = buf_str(&r->body), slot = {0}, name = {0};
+    uint32_t number = r->ticket.slot;
+    size_t at = number == AFFINITY_NO_SLOT || !r->ticket.leased || r->dialect == PLACE_BATCH ? 0 : first_member(body);
+    r->part = r->part_off = 0;
+    if (at && (!r->model_len || at <= r->model_off)) {
+        snprintf(r->slot, sizeof r->slot, "\"id_slot\":%u,", (unsigned)number);
+        slot = str_of(r->slot);
+    } else {
+        at = 0;
+    }
+    size_t off = r->model_len ? r->model_off : body.len, end = off + r->model_len;
+    if (r->model_len) {
+        name = quote(r, PROXY_PEER(r->ticket.replica)->served);
+        if (!name.len)
+            return -ENOMEM;
+    }
+    r->parts[0] = (struct str){body.ptr, at};
+    r->parts[1] = slot;
+    r->parts[2] = (struct str){body.ptr + at, off - at};
+    r->parts[3] = name;
+    r->parts[4] = (struct str){body.ptr + end, body.len - end};
     return 0;
 }
 
-/* Sends slices until the replica's connection is full or nothing is left. */
-static void send_slices(struct proxy_request *r)
+void proxy_forward_send(struct proxy_request *r)
 {
     while (r->part < BASE_COUNT(r->parts)) {
         struct str part = r->parts[r->part];
@@ -98,7 +82,7 @@ static void send_slices(struct proxy_request *r)
     }
     r->sending = false;
     httpio_call_end(r->call);
-    if (r->passing)
+    if (r->passing && r->content)
         proxy_request_drop_body(r);
 }
 
@@ -137,9 +121,7 @@ static size_t request_fields(const struct http_head *head, struct http_field out
     return n;
 }
 
-static const struct httpio_call_ops call_ops;
-
-/* Starts the call to r->replica. */
+/* Starts the call to the ticket's replica. */
 static int call(struct proxy_request *r, struct err *err)
 {
     const struct http_head *head = httpio_exchange_head(r->x);
@@ -149,10 +131,12 @@ static int call(struct proxy_request *r, struct err *err)
     int rc = cut_body(r);
     if (rc < 0)
         return err_nomem(err);
-    size_t len = r->parts[0].len + r->parts[1].len + r->parts[2].len;
+    size_t len = 0;
+    for (size_t i = 0; i < BASE_COUNT(r->parts); i++)
+        len += r->parts[i].len;
     bool large = len > PROXY_BODY_SMALL;
     struct httpio_request q = {
-        .addr = r->replica->addr,
+        .addr = PROXY_PEER(r->ticket.replica)->addr,
         .method = head->method,
         .target = origin_form(head->target, &target),
         .fields = fields,
@@ -161,69 +145,147 @@ static int call(struct proxy_request *r, struct err *err)
         .body_follows = large,
         .body_length = (int64_t)len,
     };
-    if (!large && r->model_len) {
+    if (!large && len == r->body.len && !r->model_len) {
+        q.body = buf_str(&r->body);
+    } else if (!large) {
         for (size_t i = 0; i < BASE_COUNT(r->parts); i++)
             buf_add_str(&joined, r->parts[i]);
         q.body = buf_str(&joined);
-    } else if (!large) {
-        q.body = r->parts[0];
     }
     if (buf_status(&target) < 0 || buf_status(&joined) < 0)
         return err_nomem(err);
-    rc = httpio_call(r->proxy->client, &q, &call_ops, r, &r->call, err);
+    r->byte_ms = net_loop_now_ms(r->proxy->loop);
+    rc = httpio_call(r->proxy->client, &q, &proxy_answer_ops, r, &r->call, err);
     if (rc == 0 && large) {
         r->sending = true;
-        send_slices(r);
+        proxy_forward_send(r);
     }
     return rc;
 }
 
-/* ---- attempts ------------------------------------------------------------------------------------------------- */
+/* ---- the queue --------------------------------------------------------------------------------------------------- */
 
-static void give_up(struct proxy_request *r, const char *text)
+void proxy_forward_leave(struct proxy_request *r, int result)
 {
-    if (r->attempts)
-        proxy_request_fail(r, 502, "upstream_error", "no replica of '%s' could be reached; the last, '%s': %s", r->endpoint->name, r->replica->name, text);
-    else
-        proxy_request_fail(r, 503, "unavailable_error", "no replica of '%s' is ready", r->endpoint->name);
+    const struct dialect_usage *u = &r->usage;
+    struct sched_outcome o = {.content = r->content || u->known, .counted = u->known, .prompt_n = u->prompt_n, .cached_n = u->cached_n, .predicted_n = u->predicted_n,
+                              .prompt_ms = u->prompt_ms};
+    o.result = result;
+    sched_leave(r->proxy->sched, &r->ticket, &o, net_loop_now_ms(r->proxy->loop));
 }
 
-/* Tries replicas until one takes the call. text: why the one before did not, or NULL. */
-static void attempt(struct proxy_request *r, const char *text)
+bool proxy_forward_another(const struct proxy_request *r)
 {
-    struct err err;
-    for (;;) {
-        ptrdiff_t i = choose(r);
-        if (i < 0) {
-            give_up(r, text);
-            return;
-        }
-        if (r->attempts++)
-            r->proxy->stats.retries++;
-        r->tried[i / 64] |= UINT64_C(1) << (i % 64);
-        r->replica = &r->config->replicas[r->endpoint->replicas[i]];
-        struct proxy_peer *peer = proxy_peer_of(r->proxy, r->config, r->replica);
-        if (peer)
-            peer->used = ++r->proxy->turns;
-        int rc = call(r, &err);
-        if (rc == 0)
-            return;
-        if (rc == -ENOMEM || rc == -EINVAL) { /* ours or the client's, not the replica's */
-            proxy_request_fail(r, rc == -EINVAL ? 400 : 503, rc == -EINVAL ? "invalid_request_error" : "unavailable_error", "%s", err.text);
-            return;
-        }
-        failed(r, "connect", err.text);
-        text = err.text;
-    }
+    for (size_t i = 0; i < r->ticket.n_candidates; i++)
+        if (r->candidates[i]->ready && i != r->ticket.index && !(r->ticket.tried[i / 64] >> (i % 64) & 1))
+            return true;
+    return false;
+}
+
+static void enter(struct proxy_request *r)
+{
+    if (sched_enter(r->proxy->sched, &r->ticket, net_loop_now_ms(r->proxy->loop)) < 0)
+        proxy_request_fail(r, 503, "unavailable_error", "too many requests are waiting");
+    else
+        proxy_pump(r->proxy);
+}
+
+/* Who may have it, and what it is part of. */
+static int make_ticket(struct proxy_request *r)
+{
+    static struct place_identity id; /* large, and of no use after this call; a router has one thread */
+    struct proxy *p = r->proxy;
+    const struct http_head *head = httpio_exchange_head(r->x);
+    const struct proxy_endpoint *e = r->endpoint;
+    struct sched_ticket *t = &r->ticket;
+    place_identify(http_target_path(head->target), head, buf_str(&r->body), p->seed, &id);
+    r->dialect = id.dialect;
+    r->stream = id.stream && id.dialect != PLACE_BATCH;
+    *t = (struct sched_ticket){.policy = e->policy, .hint = id.hint, .flow = id.flow, .tokens = id.tokens, .leased = id.dialect != PLACE_OTHER, .pinned = id.pinned, .seq = r->number,
+                               .slot = AFFINITY_NO_SLOT};
+    r->candidates = calloc(e->n_replicas ? e->n_replicas : 1, sizeof *r->candidates);
+    t->tried = calloc(e->n_replicas / 64 + 1, sizeof *t->tried);
+    if (id.n)
+        r->chain = malloc(id.n * sizeof *r->chain);
+    if (!r->candidates || !t->tried || (id.n && !r->chain))
+        return -ENOMEM;
+    if (id.n)
+        memcpy(r->chain, id.chain, id.n * sizeof *r->chain);
+    t->chain = r->chain;
+    t->n_chain = id.n;
+    for (size_t i = 0; p->current && i < e->n_replicas; i++)
+        if (p->current[e->replicas[i]])
+            r->candidates[t->n_candidates++] = &p->current[e->replicas[i]]->s;
+    t->candidates = r->candidates;
+    return 0;
 }
 
 void proxy_forward(struct proxy_request *r)
 {
-    r->tried = calloc(r->endpoint->n_replicas / 64 + 1, sizeof *r->tried);
-    if (r->tried)
-        attempt(r, NULL);
-    else
+    r->sent_ms = net_loop_now_ms(r->proxy->loop);
+    if (make_ticket(r) < 0) {
         proxy_request_fail(r, 503, "unavailable_error", "out of memory");
+        return;
+    }
+    if (r->stream)
+        proxy_stream_add(r);
+    enter(r);
+}
+
+static void give_up(struct proxy_request *r, bool expired)
+{
+    if (expired)
+        proxy_request_fail(r, 503, "unavailable_error", "no slot of '%s' became free in time", r->endpoint->name);
+    else if (r->attempts)
+        proxy_request_fail(r, 502, "upstream_error", "no replica of '%s' could be reached; the last, '%s': %s", r->endpoint->name, r->last, r->held.len ? r->held.ptr : "no reason given");
+    else
+        proxy_request_fail(r, 503, "unavailable_error", "no replica of '%s' is ready", r->endpoint->name);
+}
+
+void proxy_forward_go(struct proxy_request *r, bool expired)
+{
+    struct proxy *p = r->proxy;
+    const char *endpoint = r->endpoint->name;
+    struct sched_ticket *t = &r->ticket;
+    struct err err;
+    if (!t->replica) {
+        give_up(r, expired);
+        return;
+    }
+    r->last = PROXY_PEER(t->replica)->name;
+    if (r->attempts++) {
+        p->stats.retries++;
+        t->decision = SCHED_RETRY;
+    } else {
+        metrics_observe(PROXY_M(p, PROXY_M_QUEUE, endpoint), (double)(t->started_ms - t->entered_ms) / 1000);
+    }
+    metrics_add(PROXY_M(p, PROXY_M_DECISIONS, endpoint, r->last, sched_decision_name(t->decision)), 1);
+    if (t->predicted)
+        metrics_add(PROXY_M(p, PROXY_M_PREDICTED, endpoint, r->last), t->predicted);
+    proxy_answer_reset(r);
+    int rc = call(r, &err);
+    if (rc == -ENOMEM || rc == -EINVAL) { /* ours or the client's, not the replica's */
+        proxy_forward_leave(r, SCHED_ABANDONED);
+        proxy_request_fail(r, rc == -EINVAL ? 400 : 503, rc == -EINVAL ? "invalid_request_error" : "unavailable_error", "%s", err.text);
+    } else if (rc < 0) {
+        proxy_forward_failed(r, "connect", err.text, true);
+    }
+}
+
+void proxy_forward_failed(struct proxy_request *r, const char *reason, const char *text, bool blame)
+{
+    struct proxy *p = r->proxy;
+    struct sched_ticket *t = &r->ticket;
+    r->call = httpio_call_cancel(r->call);
+    r->sending = false;
+    proxy_forward_leave(r, blame ? SCHED_FAILED : SCHED_ABANDONED);
+    metrics_add(PROXY_M(p, PROXY_M_RETRIES, r->last, reason), 1);
+    t->tried[t->index / 64] |= UINT64_C(1) << (t->index % 64);
+    if (blame && p->on_failed)
+        p->on_failed(p->on_failed_ctx, r->last, t->generation, text);
+    proxy_answer_reset(r);
+    buf_add_c(&r->held, text); /* for who has to say why */
+    enter(r);
 }
 
 void proxy_forward_drained(struct proxy_request *r)
@@ -231,94 +293,3 @@ void proxy_forward_drained(struct proxy_request *r)
     if (r->call)
         httpio_call_read(r->call, true);
 }
-
-/* ---- the answer -------------------------------------------------------------------------------------------------- */
-
-static bool is_event_stream(const struct http_head *head)
-{
-    static const char type[] = "text/event-stream";
-    struct str v = http_field_get(head, "content-type");
-    return v.len >= sizeof type - 1 && strncasecmp(v.ptr, type, sizeof type - 1) == 0;
-}
-
-static size_t response_fields(const struct proxy_request *r, const struct http_head *head, char attempts[12], struct http_field *out)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < head->n_fields; i++) {
-        struct str name = head->fields[i].name;
-        if (http_field_hop(head, name) || str_eq_nocase(name, STR("content-length")) || str_eq_nocase(name, STR("x-berth-replica")) ||
-            str_eq_nocase(name, STR("x-berth-attempts")))
-            continue;
-        out[n++] = head->fields[i];
-    }
-    snprintf(attempts, 12, "%u", r->attempts);
-    out[n++] = HTTPIO_FIELD(STR("X-Berth-Replica"), str_of(r->replica->name));
-    out[n++] = HTTPIO_FIELD(STR("X-Berth-Attempts"), str_of(attempts));
-    if (is_event_stream(head) && !http_field_get(head, "x-accel-buffering").ptr)
-        out[n++] = HTTPIO_FIELD(STR("X-Accel-Buffering"), STR("no"));
-    return n;
-}
-
-static void on_head(void *ctx, const struct http_head *head)
-{
-    struct proxy_request *r = ctx;
-    struct http_field fields[HTTP_FIELDS_MAX + 3];
-    char attempts[12];
-    size_t n = response_fields(r, head, attempts, fields);
-    const char *endpoint = r->endpoint->name;
-    metrics_observe(metrics_get(r->proxy->metrics, PROXY_M_FIRST_BYTE, &endpoint), (double)(net_loop_now_ms(r->proxy->loop) - r->since_ms) / 1000);
-    if (httpio_begin(r->x, head->status, fields, n, head->content_length) < 0) {
-        r->call = httpio_call_cancel(r->call);
-        proxy_request_fail(r, 502, "upstream_error", "the answer of replica '%s' cannot be passed on", r->replica->name);
-        return;
-    }
-    r->status = head->status;
-    r->passing = true;
-    if (!r->sending) /* nobody else will get it */
-        proxy_request_drop_body(r);
-}
-
-static void on_body(void *ctx, struct str data)
-{
-    struct proxy_request *r = ctx;
-    if (httpio_send(r->x, data))
-        httpio_call_read(r->call, false);
-}
-
-static void on_end(void *ctx)
-{
-    struct proxy_request *r = ctx;
-    r->call = NULL;
-    httpio_end(r->x);
-}
-
-static void on_fail(void *ctx, enum httpio_failure f, const char *text)
-{
-    struct proxy_request *r = ctx;
-    r->call = NULL;
-    r->sending = false;
-    if (r->passing) {
-        r->cut = true;
-        httpio_abort(r->x);
-    } else if (f == HTTPIO_CONNECT || f == HTTPIO_RESET) {
-        failed(r, f == HTTPIO_CONNECT ? "connect" : "reset", text);
-        attempt(r, text);
-    } else {
-        proxy_request_fail(r, f == HTTPIO_TIMEOUT ? 504 : 502, "upstream_error", "replica '%s': %s", r->replica->name, text);
-    }
-}
-
-static void on_drain(void *ctx)
-{
-    struct proxy_request *r = ctx;
-    if (r->sending)
-        send_slices(r);
-}
-
-static const struct httpio_call_ops call_ops = {
-    .on_head = on_head,
-    .on_body = on_body,
-    .on_end = on_end,
-    .on_fail = on_fail,
-    .on_drain = on_drain,
-};

@@ -1,31 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
- * The router as a whole: made, configured, drained and freed; its peers and its numbers. Replicas take turns by age: the one
- * that was used longest ago is next. That stays fair when some are skipped and when a configuration is swapped, where a counter
- * over a list would not.
+ * The router as a whole: made, configured, drained and freed; its replicas, and its clock: a timer that asks the scheduler again, and a tick while streams wait for signs of life.
  */
 #include <errno.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "proxy_int.h"
 
-static const double first_byte_bounds[] = {0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
-static const double duration_bounds[] = {0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800};
+static void on_wake(void *ctx)
+{
+    proxy_pump(ctx);
+}
 
-static const struct metrics_desc descs[PROXY_M_COUNT] = {
-    [PROXY_M_REQUESTS] = {"berth_router_requests_total", "Requests answered, by the endpoint they named, the last replica they went to and the status sent",
-                          METRICS_COUNTER, {"endpoint", "replica", "code"}, NULL, 0},
-    [PROXY_M_RETRIES] = {"berth_router_retries_total", "Calls that failed before any byte of a response, by replica and reason",
-                         METRICS_COUNTER, {"replica", "reason"}, NULL, 0},
-    [PROXY_M_CUT] = {"berth_router_cut_total", "Answers that broke off, by replica", METRICS_COUNTER, {"replica"}, NULL, 0},
-    [PROXY_M_CANCELLED] = {"berth_router_cancelled_total", "Requests whose client left before the end", METRICS_COUNTER, {0}, NULL, 0},
-    [PROXY_M_FIRST_BYTE] = {"berth_router_first_byte_seconds", "From a request's head to the head of its answer", METRICS_HISTOGRAM, {"endpoint"},
-                            first_byte_bounds, BASE_COUNT(first_byte_bounds)},
-    [PROXY_M_DURATION] = {"berth_router_duration_seconds", "From a request's head to the end of its answer", METRICS_HISTOGRAM, {"endpoint"},
-                          duration_bounds, BASE_COUNT(duration_bounds)},
-    [PROXY_M_ACTIVE] = {"berth_router_active", "Requests under way", METRICS_GAUGE, {0}, NULL, 0},
-    [PROXY_M_READY] = {"berth_router_replica_ready", "Whether a replica is ready, as the router was told", METRICS_GAUGE, {"replica"}, NULL, 0},
-};
+static void on_tick(void *ctx);
 
 int proxy_new(struct net_loop *l, struct proxy **ret, struct err *err)
 {
@@ -33,10 +21,20 @@ int proxy_new(struct net_loop *l, struct proxy **ret, struct err *err)
     if (!p)
         return err_nomem(err);
     p->loop = l;
-    p->metrics = metrics_new(descs, PROXY_M_COUNT, PROXY_SERIES_MAX);
+    p->tick_ms = PROXY_TICK_MS;
+    p->heartbeat_ms = PROXY_HEARTBEAT_MS;
+    p->hang_ms = PROXY_HANG_MS;
+    p->log = BUF_INIT(1 << 20);
+    /* Without randomness hashes are only less of a surprise. */
+    base_ignore(getrandom(&p->seed, sizeof p->seed, GRND_NONBLOCK));
+    p->metrics = metrics_new(proxy_metric_descs, PROXY_M_COUNT, PROXY_SERIES_MAX);
     p->server = httpio_server_new(l, &HTTPIO_LIMITS_DEFAULT, &proxy_server_ops, p);
     p->client = httpio_client_new(l, &HTTPIO_CLIENT_DEFAULT);
-    if (!p->metrics || !p->server || !p->client) {
+    p->affinity = affinity_new(AFFINITY_BYTES_MAX);
+    p->sched = p->affinity ? sched_new(p->affinity) : NULL;
+    p->wake = net_timer_new(l, on_wake, p);
+    p->tick = net_timer_new(l, on_tick, p);
+    if (!p->metrics || !p->server || !p->client || !p->sched || !p->wake || !p->tick) {
         proxy_free(p);
         return err_nomem(err);
     }
@@ -48,11 +46,25 @@ struct proxy *proxy_free(struct proxy *p)
 {
     if (!p)
         return NULL;
+    p->pumping = true; /* nobody is sent anywhere any more */
     p->server = httpio_server_free(p->server);
     p->client = httpio_client_free(p->client);
+    p->wake = net_timer_close(p->wake);
+    p->tick = net_timer_close(p->tick);
+    proxy_log_flush(p);
+    buf_release(&p->log);
     p->metrics = metrics_free(p->metrics);
     p->config = proxy_config_unref(p->config);
+    for (size_t i = 0; i < p->n_peers; i++) {
+        sched_replica_release(&p->peers[i]->s);
+        free(p->peers[i]->name);
+        free(p->peers[i]->served);
+        free(p->peers[i]);
+    }
     free(p->peers);
+    free(p->current);
+    p->sched = sched_free(p->sched);
+    p->affinity = affinity_free(p->affinity);
     free(p);
     return NULL;
 }
@@ -67,63 +79,132 @@ void proxy_drain(struct proxy *p, uint64_t deadline_ms, void (*cb)(void *ctx), v
     httpio_server_drain(p->server, deadline_ms, cb, ctx);
 }
 
-/* ---- configuration and peers ------------------------------------------------------------------------------ */
+/* ---- configuration and replicas --------------------------------------------------------------------------- */
 
-static const struct proxy_replica *named(const struct proxy_config *c, const char *name)
+static struct proxy_peer *peer_named(struct proxy *p, const char *name)
 {
-    for (size_t i = 0; c && i < c->n_replicas; i++)
-        if (strcmp(c->replicas[i].name, name) == 0)
-            return &c->replicas[i];
+    for (size_t i = 0; i < p->n_peers; i++)
+        if (strcmp(p->peers[i]->name, name) == 0)
+            return p->peers[i];
     return NULL;
 }
 
-struct proxy_peer *proxy_peer_of(struct proxy *p, const struct proxy_config *c, const struct proxy_replica *r)
+static struct proxy_peer *peer_new(struct proxy *p, const char *name)
 {
-    if (c != p->config) {
-        const struct proxy_replica *now = named(p->config, r->name);
-        if (!now || now->generation != r->generation)
-            return NULL;
-        r = now;
+    struct proxy_peer **all = realloc(p->peers, (p->n_peers + 1) * sizeof(struct proxy_peer *));
+    if (!all)
+        return NULL;
+    p->peers = all;
+    struct proxy_peer *peer = calloc(1, sizeof *peer);
+    char *copy = peer ? strdup(name) : NULL;
+    if (!copy) {
+        free(peer);
+        return NULL;
     }
-    return p->peers ? &p->peers[r - p->config->replicas] : NULL;
+    peer->name = copy;
+    peer->s.id = (uint32_t)p->n_peers + 1;
+    p->peers[p->n_peers++] = peer;
+    return peer;
+}
+
+/* The peer of a replica, told what is new. NULL without memory: it gets no requests then. */
+static struct proxy_peer *peer_update(struct proxy *p, const struct proxy_replica *r)
+{
+    struct proxy_peer *peer = peer_named(p, r->name);
+    bool is_new = !peer;
+    if (is_new)
+        peer = peer_new(p, r->name);
+    char *served = peer ? strdup(r->served) : NULL;
+    if (!served)
+        return NULL;
+    if (!is_new && (peer->s.generation != r->generation || !net_addr_eq(&peer->addr, &r->addr)))
+        httpio_client_forget(p->client, &peer->addr);
+    free(peer->served);
+    peer->served = served;
+    peer->addr = r->addr;
+    return sched_replica_set(&peer->s, r->ready && r->resolved, r->generation, r->slots, r->pins) < 0 ? NULL : peer;
 }
 
 void proxy_set_config(struct proxy *p, struct proxy_config *c)
 {
-    /* Without memory for peers all replicas look unused and unsuspected: turns are not fair, nothing fails. */
-    struct proxy_peer *peers = calloc(c->n_replicas ? c->n_replicas : 1, sizeof *peers);
-    for (size_t i = 0; i < c->n_replicas; i++) {
-        const struct proxy_replica *now = &c->replicas[i], *was = named(p->config, now->name);
-        metrics_set(metrics_get(p->metrics, PROXY_M_READY, &now->name), now->ready);
-        if (!was)
-            continue;
-        bool same = was->generation == now->generation;
-        if (!same && was->resolved)
-            httpio_client_forget(p->client, &was->addr);
-        if (peers && p->peers) {
-            peers[i] = p->peers[was - p->config->replicas];
-            if (!same)
-                peers[i].suspect_ms = 0;
-        }
-    }
-    for (size_t i = 0; p->config && i < p->config->n_replicas; i++)
-        if (!named(c, p->config->replicas[i].name))
-            metrics_set(metrics_get(p->metrics, PROXY_M_READY, &p->config->replicas[i].name), 0);
-    free(p->peers);
-    p->peers = peers;
+    struct proxy_peer **current = calloc(c->n_replicas ? c->n_replicas : 1, sizeof(struct proxy_peer *));
+    for (size_t i = 0; i < p->n_peers; i++)
+        p->peers[i]->s.ready = false;
+    for (size_t i = 0; current && i < c->n_replicas; i++)
+        current[i] = peer_update(p, &c->replicas[i]);
+    free(p->current);
+    p->current = current;
     proxy_config_unref(p->config);
     p->config = c;
+    proxy_pump(p);
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------------------------- */
+/* ---- the clock ------------------------------------------------------------------------------------------------ */
 
-void proxy_stats(const struct proxy *p, struct proxy_stats *ret)
+void proxy_pump(struct proxy *p)
 {
-    *ret = p->stats;
+    struct sched_ticket *t;
+    bool expired;
+    if (p->pumping)
+        return;
+    p->pumping = true;
+    while ((t = sched_next(p->sched, net_loop_now_ms(p->loop), &expired)))
+        proxy_forward_go(base_container(t, struct proxy_request, ticket), expired);
+    p->pumping = false;
+    uint64_t due = sched_due(p->sched), now = net_loop_now_ms(p->loop);
+    if (due == UINT64_MAX)
+        net_timer_stop(p->wake);
+    else
+        net_timer_start(p->wake, due > now ? due - now : 1, 0);
 }
 
-int proxy_metrics(const struct proxy *p, struct buf *out)
+void proxy_tick(struct proxy *p)
 {
-    metrics_set(metrics_get(p->metrics, PROXY_M_ACTIVE, NULL), (double)p->stats.active);
-    return metrics_text(p->metrics, out);
+    if (!p->ticking)
+        net_timer_start(p->tick, p->tick_ms, p->tick_ms);
+    p->ticking = true;
+}
+
+void proxy_stream_add(struct proxy_request *r)
+{
+    struct proxy *p = r->proxy;
+    r->next_stream = p->streams;
+    if (p->streams)
+        p->streams->at_stream = &r->next_stream;
+    r->at_stream = &p->streams;
+    p->streams = r;
+    proxy_tick(p);
+}
+
+void proxy_stream_remove(struct proxy_request *r)
+{
+    if (!r->at_stream)
+        return;
+    *r->at_stream = r->next_stream;
+    if (r->next_stream)
+        r->next_stream->at_stream = r->at_stream;
+    r->at_stream = NULL;
+}
+
+/* Looks after the streams. What is done for one may end it, and then others begin: the walk ends there. */
+static void on_tick(void *ctx)
+{
+    struct proxy *p = ctx;
+    uint64_t now = net_loop_now_ms(p->loop);
+    proxy_log_flush(p);
+    for (struct proxy_request *r = p->streams; r;) {
+        struct proxy_request *next = r->next_stream;
+        bool hangs = r->call && r->ticket.replica && r->ticket.replica->pins && now - r->byte_ms >= p->hang_ms;
+        if (hangs) {
+            proxy_forward_failed(r, "hang", "it says nothing", true);
+            break; /* the list is another one: the rest has its turn at the next tick */
+        }
+        if (now - r->sent_ms >= p->heartbeat_ms)
+            proxy_answer_heartbeat(r);
+        r = next;
+    }
+    if (!p->streams) {
+        net_timer_stop(p->tick);
+        p->ticking = false;
+    }
 }

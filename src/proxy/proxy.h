@@ -11,7 +11,6 @@
 #include <net/net.h>
 
 #define PROXY_BODY_MAX 67108864 /* 64 MiB: bytes of a request's body, kept so that it can be sent again; more is 413 */
-#define PROXY_SUSPECT_MS 1000             /* a replica that just failed is taken only when no other is left, for this long */
 
 /* ---- configuration ------------------------------------------------------------------------------------------ */
 
@@ -39,9 +38,12 @@ int proxy_config_parse(struct str text, struct proxy_config **ret, struct err *e
  *   anything else         the endpoint is the string member "model" at the top level of a JSON body; without a body the query's model=; when neither names one and the fleet has exactly one endpoint, that one.
  *                         A name that is not there: 404 in OpenAI's error shape listing the known ones. No model named: 400.
  * The body's model value is replaced by the replica's served name; everything else goes through byte for byte: path, query, percent-encoding, fields but hop-by-hop ones, status, response body.
- * Replicas of an endpoint take turns, those that are not ready are skipped. A call whose connection was refused, reset or ended before any byte of the response is sent again to another replica, each tried once; when none is left: 502
- * (or 503 with Retry-After when none was ready). An answer that breaks off ends the client's connection uncleanly. A client that leaves cancels its call. Response fields added: X-Berth-Replica, X-Berth-Attempts. X-Accel-Buffering: no is added to event
- * streams. Errors made here: {"error":{"message":...,"type":...,"code":N}}. */
+ * The endpoint's policy chooses the replica (place_int.h); a replica gets at most as many generations as it has slots, the others wait here, in order, fair between conversations, at most SCHED_QUEUE_MAX of
+ * them for SCHED_QUEUE_MS. llama.cpp's slots are named in the body ("id_slot") unless the client does.
+ * Of a generation's answer nothing reaches the client before it is sure: of an event stream the first event with content, of another up to PROXY_HOLD_MAX all of it. Until then a replica that refuses, breaks off,
+ * answers 5xx or 429, or hangs, is left for another, each tried once; when none is left: its answer, else 502 (503 with Retry-After when none was ready or the queue is full). Afterwards an answer that breaks off
+ * ends with an error in the client's dialect and without its proper end. A client that asked for a stream gets signs of life in its dialect from the start; the first one begins the response. Other calls pass at once and are sent again only when refused or reset.
+ * A client that leaves cancels its call. Response fields added: X-Berth-Request-Id, -Replica, -Decision, -Attempts, -Queue-Ms; X-Accel-Buffering: no on event streams. Errors made here: {"error":{"message":...,"type":...,"code":N}}, as the messages API has it there. */
 struct proxy;
 int proxy_new(struct net_loop *l, struct proxy **ret, struct err *err) BASE_MUST_USE;
 /* Takes over one reference. */

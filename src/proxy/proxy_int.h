@@ -3,13 +3,17 @@
  * proxy, private: the router's parts.
  *
  *   config.c   the configuration: text, reading, look-ups
- *   proxy.c    the router's life, what it knows of replicas beyond the configuration, numbers
+ *   proxy.c    the router's life, its replicas, its clock
+ *   numbers.c  metrics, and a line for each request
  *   request.c  a request from its head to its end: reading, own answers, errors
- *   forward.c  the call to a replica: choosing, sending, sending again, passing the answer through
+ *   forward.c  the call to a replica: queue, sending, sending again
+ *   answer.c   what comes back: held until it is sure, then passed on
+ *   dialect.c  what the APIs call an event, an error, a sign of life
+ *   place_int.h has the parts that choose
  *   worker.c   the process around it: channel, signals
  *
- * A configuration never changes. What does change about a replica (its turn, whether it just failed) is a `peer` of the
- * router, found by name, so that it outlives the swap of a configuration.
+ * A configuration never changes. What does change about a replica is a `peer` of the router, found by name, which outlives the swap of a configuration
+ * and lives as long as the router: there are as many as there ever were names.
  */
 #pragma once
 
@@ -17,12 +21,19 @@
 #include <httpio/httpio.h>
 #include <metrics/metrics.h>
 
+#include "place_int.h"
 #include "proxy.h"
 
 #define PROXY_BODIES_MAX ((size_t)512 * 1024 * 1024) /* bytes of all bodies that are kept at once; more is 503 */
 #define PROXY_BODY_SMALL 262144         /* a body up to here is handed over in one piece and may go to a kept connection */
 #define PROXY_SLICE 65536               /* a larger one goes in pieces of this size, as the replica takes them */
 #define PROXY_KNOWN_SHOWN 32            /* names listed in the answer to an unknown one */
+#define PROXY_HOLD_MAX 65536            /* of an answer that is held until it is sure; a longer one is passed on */
+#define PROXY_EVENT_MAX 65536           /* of an event that is read; of a longer one the front */
+#define PROXY_TICK_MS 1000
+#define PROXY_HEARTBEAT_MS 8000         /* silence on a stream after which a sign of life is sent: clients give up at 15 s */
+#define PROXY_HANG_MS 95000             /* llama-server says something on a stream every 30 s, whatever it works on; who does not for so long hangs */
+#define PROXY_LOG_FLUSH 32768
 #define PROXY_RETRY_AFTER "2"           /* seconds until a client should ask again, when nothing is ready */
 #define PROXY_SERIES_MAX 8192           /* endpoints x replicas x status codes, with room */
 #define PROXY_LINE_MAX 1024             /* of what the worker says about a failed replica */
@@ -37,10 +48,13 @@ struct proxy_replica {
     bool resolved;      /* addr is valid: a host name may be unknown */
     bool ready;
     uint64_t generation;
+    unsigned slots;     /* requests at once; 0: as many as come */
+    bool pins;          /* takes id_slot */
 };
 
 struct proxy_endpoint {
     const char *name;
+    const char *policy;
     const char *const *aliases;
     size_t n_aliases;
     const uint32_t *replicas; /* indices */
@@ -64,41 +78,70 @@ bool proxy_config_any_ready(const struct proxy_config *c);
 
 /* ---- proxy.c ---------------------------------------------------------------------------------------------- */
 
-/* What is known of a replica beyond the configuration. peers[i] belongs to config->replicas[i]. */
 struct proxy_peer {
-    uint64_t used;       /* when it last had its turn, counted in turns */
-    uint64_t suspect_ms; /* until then it is the last choice */
+    struct sched_replica s;
+    char *name;
+    struct net_addr addr;
+    char *served;
 };
+#define PROXY_PEER(r) base_container(r, struct proxy_peer, s)
 
-enum proxy_metric {
-    PROXY_M_REQUESTS,
-    PROXY_M_RETRIES,
-    PROXY_M_CUT,
-    PROXY_M_CANCELLED,
-    PROXY_M_FIRST_BYTE,
-    PROXY_M_DURATION,
-    PROXY_M_ACTIVE,
-    PROXY_M_READY,
-    PROXY_M_COUNT,
-};
+struct proxy_request;
 
 struct proxy {
     struct net_loop *loop;
     struct httpio_server *server;
     struct httpio_client *client;
     struct proxy_config *config; /* NULL until the first one */
-    struct proxy_peer *peers;
-    uint64_t turns;
+    struct proxy_peer **peers;   /* all there ever were */
+    size_t n_peers;
+    struct proxy_peer **current; /* of config->replicas */
+    struct affinity *affinity;
+    struct sched *sched;
+    struct net_timer *wake, *tick;
+    uint64_t tick_ms, heartbeat_ms, hang_ms;
+    bool pumping, ticking;
+    struct proxy_request *streams; /* those that want signs of life */
+    uint64_t seed, requests_seen;
     struct proxy_stats stats;
     size_t bodies; /* bytes kept */
     struct metrics *metrics;
+    struct buf log; /* lines that are not written yet */
     /* Told of a replica that could not be reached; may be NULL. */
     void (*on_failed)(void *ctx, const char *service, uint64_t generation, const char *text);
     void *on_failed_ctx;
+    /* Gets lines for the log of requests; NULL: there is none. */
+    void (*on_log)(void *ctx, struct str lines);
+    void *on_log_ctx;
 };
 
-/* The peer of a replica that a request found in its own configuration; NULL when there is none of that name and generation any more. */
-struct proxy_peer *proxy_peer_of(struct proxy *p, const struct proxy_config *c, const struct proxy_replica *r);
+/* Hands out what the scheduler has. Requests may be gone when it returns. */
+void proxy_pump(struct proxy *p);
+/* Sees to it that the clock ticks once more. */
+void proxy_tick(struct proxy *p);
+void proxy_stream_add(struct proxy_request *r);
+void proxy_stream_remove(struct proxy_request *r);
+
+/* ---- dialect.c ------------------------------------------------------------------------------------------------ */
+
+/* True when the client has something of its answer with this event; before it the answer may come from elsewhere. */
+bool dialect_is_content(enum place_dialect d, const struct http_sse_event *e);
+/* True for the event after which a stream may end. */
+bool dialect_is_end(enum place_dialect d, const struct http_sse_event *e);
+/* True for an event that says that the replica failed: *ret_code as it says, else 500. */
+bool dialect_is_error(const struct http_sse_event *e, unsigned *ret_code);
+struct str dialect_heartbeat(enum place_dialect d);
+/* An error in a whole answer, and as an event of a stream. */
+int dialect_error_body(enum place_dialect d, unsigned status, const char *type, struct str message, struct buf *out) BASE_MUST_USE;
+int dialect_error_event(enum place_dialect d, unsigned status, const char *type, struct str message, struct buf *out) BASE_MUST_USE;
+
+struct dialect_usage {
+    bool known;
+    uint64_t prompt_n, cached_n, predicted_n; /* prompt_n: without what was cached */
+    double prompt_ms, predicted_ms;           /* 0 unknown */
+};
+/* Adds what an answer or an event's data says of tokens. */
+void dialect_read_usage(struct str text, struct dialect_usage *u);
 
 /* ---- request.c --------------------------------------------------------------------------------------------- */
 
@@ -107,33 +150,99 @@ struct proxy_request {
     struct httpio_exchange *x;
     struct proxy_config *config; /* the one it began with */
     const struct proxy_endpoint *endpoint;
-    const struct proxy_replica *replica; /* of the call under way */
-    uint64_t since_ms;
+    uint64_t number, since_ms;
     struct buf body;
     size_t counted;              /* of body, in proxy->bodies */
     size_t model_off, model_len; /* of the model's value in body; len 0: there is none */
-    uint64_t *tried;             /* bit i: endpoint->replicas[i] had this request */
+    /* where it goes */
+    enum place_dialect dialect;
+    bool stream;                 /* its client asked for one */
+    struct sched_ticket ticket;
+    struct sched_replica **candidates;
+    uint64_t *chain;
+    const char *last;            /* name of the last replica that had it; NULL */
     unsigned attempts;
-    struct str parts[3];         /* of the body as this replica gets it */
-    char *quoted;                /* parts[1] */
+    struct str parts[5];         /* of the body as this replica gets it */
+    char *quoted;                /* the model's name there */
+    char slot[32];
     size_t part, part_off;       /* how far a large body was sent */
     bool sending;                /* a large body is on its way */
     struct httpio_call *call;
+    uint64_t byte_ms;            /* when the replica was last heard of */
+    /* what comes back */
+    const struct http_head *head; /* of the replica's answer, which is held; NULL */
+    bool events;                 /* it is an event stream that is read */
+    struct http_sse sse;
+    struct buf held;
+    bool content;                /* the client has something of the answer, or all of it is there */
+    bool ended;                  /* its last event came */
+    struct dialect_usage usage;
+    uint64_t content_ms, sent_ms;
     unsigned status;             /* of the answer; 0 none yet */
     bool passing;                /* the answer is a replica's */
     bool cut;                    /* ... and broke off */
+    struct proxy_request *next_stream, **at_stream; /* in proxy->streams */
 };
 
 extern const struct httpio_server_ops proxy_server_ops; /* ctx is the proxy */
 
-/* Answers with an error of ours. The request may be gone when it returns. */
+/* Answers with an error of ours, in a stream that has begun as its last event. The request may be gone when it returns. */
 void proxy_request_fail(struct proxy_request *r, unsigned status, const char *type, const char *fmt, ...) BASE_PRINTF(4, 5);
 /* Lets go of the kept body. */
 void proxy_request_drop_body(struct proxy_request *r);
 
 /* ---- forward.c ---------------------------------------------------------------------------------------------- */
 
-/* Sends the complete request to a replica. The request may be gone when it returns. */
+/* Puts the complete request in line. The request may be gone when it returns. */
 void proxy_forward(struct proxy_request *r);
+/* It is its turn: ticket.replica is where, or NULL for nowhere. */
+void proxy_forward_go(struct proxy_request *r, bool expired);
+/* The call has ended badly, or does not answer: another replica, or an error. */
+void proxy_forward_failed(struct proxy_request *r, const char *reason, const char *text, bool blame);
+/* True when another ready replica has not had it. */
+bool proxy_forward_another(const struct proxy_request *r);
 /* The client has taken what was queued. */
 void proxy_forward_drained(struct proxy_request *r);
+/* Gives the lease back. */
+void proxy_forward_leave(struct proxy_request *r, int result);
+void proxy_forward_send(struct proxy_request *r); /* more of a large body */
+
+/* ---- answer.c --------------------------------------------------------------------------------------------------- */
+
+extern const struct httpio_call_ops proxy_answer_ops;
+/* Forgets what a call that failed has said. */
+void proxy_answer_reset(struct proxy_request *r);
+/* Begins an event stream of ours, before a replica has said anything. */
+int proxy_answer_begin_stream(struct proxy_request *r) BASE_MUST_USE;
+void proxy_answer_heartbeat(struct proxy_request *r);
+
+/* ---- numbers.c --------------------------------------------------------------------------------------------------- */
+
+enum proxy_metric {
+    PROXY_M_REQUESTS,
+    PROXY_M_RETRIES,
+    PROXY_M_CUT,
+    PROXY_M_CANCELLED,
+    PROXY_M_DECISIONS,
+    PROXY_M_TOKENS,
+    PROXY_M_PREDICTED,
+    PROXY_M_HEARTBEATS,
+    PROXY_M_QUEUE,
+    PROXY_M_FIRST_BYTE,
+    PROXY_M_INTER_TOKEN,
+    PROXY_M_DURATION,
+    PROXY_M_ACTIVE,
+    PROXY_M_WAITING,
+    PROXY_M_INDEX,
+    PROXY_M_READY,
+    PROXY_M_SUSPECT,
+    PROXY_M_BUSY,
+    PROXY_M_SPEED,
+    PROXY_M_COUNT,
+};
+extern const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT];
+#define PROXY_M(p, which, ...) metrics_get((p)->metrics, which, (const char *const[]){__VA_ARGS__})
+
+/* At its end. */
+void proxy_numbers_done(struct proxy_request *r, bool completed);
+void proxy_log_flush(struct proxy *p);

@@ -28,21 +28,17 @@ static void answer(struct httpio_exchange *x, unsigned status, struct str body)
     httpio_end(x);
 }
 
-static int error_body(struct buf *out, unsigned status, const char *type, struct str message)
+/* The end of a stream that has begun without a replica's content. */
+static void fail_stream(struct proxy_request *r, unsigned status, const char *type, struct str message)
 {
-    struct json_out *o = json_out_new();
-    if (!o)
-        return -ENOMEM;
-    json_out_obj(o, NULL);
-    json_out_obj(o, "error");
-    json_out_str(o, "message", message);
-    json_out_cstr(o, "type", type);
-    json_out_u64(o, "code", status);
-    json_out_end(o);
-    json_out_end(o);
-    int r = json_out_finish(o, false, out);
-    json_out_free(o);
-    return r;
+    base_autobuf struct buf event = BUF_INIT(524288);
+    r->cut = true;
+    if (dialect_error_event(r->dialect, status, type, message, &event) < 0) {
+        httpio_abort(r->x);
+        return;
+    }
+    (void)httpio_send(r->x, buf_str(&event));
+    httpio_cut(r->x);
 }
 
 void proxy_request_fail(struct proxy_request *r, unsigned status, const char *type, const char *fmt, ...)
@@ -53,9 +49,13 @@ void proxy_request_fail(struct proxy_request *r, unsigned status, const char *ty
     va_start(ap, fmt);
     buf_addv(&message, fmt, ap);
     va_end(ap);
-    r->status = status;
     proxy_request_drop_body(r);
-    if (buf_status(&message) < 0 || error_body(&body, status, type, buf_str(&message)) < 0) {
+    if (r->status && buf_status(&message) == 0) {
+        fail_stream(r, status, type, buf_str(&message));
+        return;
+    }
+    r->status = status;
+    if (buf_status(&message) < 0 || dialect_error_body(r->dialect, status, type, buf_str(&message), &body) < 0) {
         httpio_abort(r->x);
         return;
     }
@@ -189,6 +189,9 @@ static void fail_unnamed(struct proxy_request *r)
 /* The request is whole. */
 static void decide(struct proxy_request *r)
 {
+    struct proxy *p = r->proxy;
+    proxy_config_unref(r->config);
+    r->config = proxy_config_ref(p->config);
     base_autobuf struct buf model = BUF_INIT(4096);
     int found = model_in_body(r, &model);
     if (found < 0) {
@@ -246,7 +249,9 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
         httpio_abort(x);
         return;
     }
-    *r = (struct proxy_request){.proxy = p, .x = x, .since_ms = net_loop_now_ms(p->loop), .body = BUF_INIT(PROXY_BODY_MAX + 1)};
+    *r = (struct proxy_request){.proxy = p, .x = x, .since_ms = net_loop_now_ms(p->loop), .body = BUF_INIT(PROXY_BODY_MAX + 1),
+                                 .held = BUF_INIT((size_t)16 * PROXY_HOLD_MAX), .number = ++p->requests_seen};
+    r->dialect = place_dialect_of(head->method, http_target_path(head->target));
     httpio_exchange_set(x, r);
     p->stats.requests++;
     p->stats.active++;
@@ -300,38 +305,26 @@ static void on_drain(void *ctx, struct httpio_exchange *x)
         proxy_forward_drained(r);
 }
 
-static void count(struct proxy_request *r, bool completed)
-{
-    struct proxy *p = r->proxy;
-    char code[12];
-    p->stats.active--;
-    /* 499: the client left before there was an answer, in the words of other servers' logs */
-    snprintf(code, sizeof code, "%u", r->status ? r->status : 499);
-    const char *endpoint = r->endpoint ? r->endpoint->name : "";
-    metrics_add(metrics_get(p->metrics, PROXY_M_REQUESTS, (const char *const[]){endpoint, r->replica ? r->replica->name : "", code}), 1);
-    if (r->cut || (r->status >= 500 && !r->passing))
-        p->stats.errors++;
-    if (r->cut)
-        metrics_add(metrics_get(p->metrics, PROXY_M_CUT, &r->replica->name), 1);
-    else if (!completed)
-        metrics_add(metrics_get(p->metrics, PROXY_M_CANCELLED, NULL), 1);
-    else if (r->passing)
-        metrics_observe(metrics_get(p->metrics, PROXY_M_DURATION, &endpoint), (double)(net_loop_now_ms(p->loop) - r->since_ms) / 1000);
-}
-
 static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
 {
-    (void)ctx;
+    struct proxy *p = ctx;
     struct proxy_request *r = httpio_exchange_get(x);
     if (!r)
         return;
     r->call = httpio_call_cancel(r->call);
-    count(r, completed);
+    proxy_numbers_done(r, completed);
+    proxy_forward_leave(r, SCHED_ABANDONED);
+    proxy_stream_remove(r);
+    proxy_answer_reset(r);
     proxy_request_drop_body(r);
     proxy_config_unref(r->config);
+    buf_release(&r->held);
     free(r->quoted);
-    free(r->tried);
+    free(r->candidates);
+    free(r->chain);
+    free(r->ticket.tried);
     free(r);
+    proxy_pump(p);
 }
 
 const struct httpio_server_ops proxy_server_ops = {

@@ -101,6 +101,19 @@ static void say_stats(struct worker *w)
     say(w, o);
 }
 
+/* The log of requests is what this process prints. */
+static void on_log(void *ctx, struct str lines)
+{
+    (void)ctx;
+    while (lines.len) {
+        ssize_t n = write(STDOUT_FILENO, lines.ptr, lines.len);
+        if (n <= 0)
+            return; /* a full disk costs lines, not requests */
+        lines.ptr += n;
+        lines.len -= (size_t)n;
+    }
+}
+
 static void on_failed(void *ctx, const char *service, uint64_t generation, const char *text)
 {
     struct json_out *o = json_out_new();
@@ -186,7 +199,11 @@ static void on_channel_end(void *ctx, int status)
 static int begin(struct worker *w)
 {
     int rc = net_loop_new(&w->loop, w->err);
-    return rc < 0 ? rc : proxy_new(w->loop, &w->proxy, w->err);
+    if (rc == 0)
+        rc = proxy_new(w->loop, &w->proxy, w->err);
+    if (rc == 0)
+        w->proxy->on_log = on_log;
+    return rc;
 }
 
 static void end(struct worker *w)

@@ -84,6 +84,9 @@ struct rig {
     struct replica replicas[RIG_REPLICAS];
     struct net_timer *limit;
     bool expired;
+    unsigned slots; /* of each replica in rig_config */
+    bool pins;
+    const char *policy;
 };
 
 static struct rig rig;
@@ -499,9 +502,9 @@ static inline void rig_config(const uint16_t *ports, size_t n, unsigned unready,
     struct err err;
     buf_add_c(&b, "{\"config\":{\"replicas\":[");
     for (size_t i = 0; i < n; i++)
-        buf_addf(&b, "%s{\"name\":\"r%zu\",\"served\":\"served-%zu\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":%s,\"generation\":%llu}", i ? "," : "", i,
-                 i, ports[i], unready >> i & 1 ? "false" : "true", (unsigned long long)generation);
-    buf_add_c(&b, "],\"endpoints\":[{\"name\":\"m\",\"aliases\":[\"alias\",\"gpt \\\"4\\\"\"],\"replicas\":[");
+        buf_addf(&b, "%s{\"name\":\"r%zu\",\"served\":\"served-%zu\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":%s,\"generation\":%llu,\"slots\":%u,\"pins\":%s}", i ? "," : "", i,
+                 i, ports[i], unready >> i & 1 ? "false" : "true", (unsigned long long)generation, rig.slots, rig.pins ? "true" : "false");
+    buf_addf(&b, "],\"endpoints\":[{\"name\":\"m\",\"policy\":\"%s\",\"aliases\":[\"alias\",\"gpt \\\"4\\\"\"],\"replicas\":[", rig.policy);
     for (size_t i = 0; i < n; i++)
         buf_addf(&b, "%s%zu", i ? "," : "", i);
     buf_add_c(&b, "]}]}}");
@@ -525,7 +528,7 @@ static int rig_open(void **state)
 {
     (void)state;
     struct err err;
-    rig = (struct rig){0};
+    rig = (struct rig){.slots = 64, .policy = "adaptive"};
     assert_int_equal(net_loop_new(&rig.loop, &err), 0);
     rig.limit = net_timer_new(rig.loop, rig_expire, NULL);
     rig.http = httpio_client_new(rig.loop, &HTTPIO_CLIENT_DEFAULT);

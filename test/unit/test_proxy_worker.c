@@ -31,7 +31,7 @@
 static struct fleet_host here = {.name = "here"}, there = {.name = "big", .ssh = "op@10.0.0.9"}, named = {.name = "named", .ssh = "x", .address = "10.0.0.7"};
 static struct fleet_runtime runtime = {.name = "llama", .engine = "llama.cpp"};
 static struct fleet_service services[] = {
-    {.name = "a", .host = &here, .runtime = &runtime, .port = 7001, .bind = "127.0.0.1"},
+    {.name = "a", .host = &here, .runtime = &runtime, .port = 7001, .bind = "127.0.0.1", .shape = {.slots = 2}},
     {.name = "b", .host = &here, .runtime = &runtime, .port = 7002, .bind = "0.0.0.0"},
     {.name = "c", .host = &there, .runtime = &runtime, .port = 7003, .bind = "0.0.0.0"},
     {.name = "d", .host = &named, .runtime = &runtime, .port = 7004, .bind = "10.0.0.7"},
@@ -41,7 +41,7 @@ static const struct fleet_service *const pair[] = {&services[1], &services[0]}, 
 static const char *const aliases[] = {"gpt-4o", "\xc3\xa4 \"q\""};
 static struct fleet_endpoint endpoints[] = {
     {.name = "m", .services = pair, .n_services = 2, .aliases = aliases, .n_aliases = 2},
-    {.name = "n", .services = all, .n_services = 4},
+    {.name = "n", .services = all, .n_services = 4, .policy = FLEET_HASH},
 };
 static const struct fleet fleet = {
     .name = "f", .services = services, .n_services = BASE_COUNT(services), .endpoints = endpoints, .n_endpoints = BASE_COUNT(endpoints)};
@@ -61,13 +61,13 @@ static void test_config_text(void **state)
     struct err err;
     assert_string_equal(config_text(&b, false),
                         "{\"config\":{\"replicas\":["
-                        "{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":7001,\"ready\":true,\"generation\":4},"
-                        "{\"name\":\"b\",\"served\":\"b\",\"host\":\"127.0.0.1\",\"port\":7002,\"ready\":false,\"generation\":3},"
-                        "{\"name\":\"c\",\"served\":\"c\",\"host\":\"10.0.0.9\",\"port\":7003,\"ready\":true,\"generation\":0},"
-                        "{\"name\":\"d\",\"served\":\"d\",\"host\":\"10.0.0.7\",\"port\":7004,\"ready\":true,\"generation\":0},"
-                        "{\"name\":\"e\",\"served\":\"e\",\"host\":\"::1\",\"port\":7005,\"ready\":true,\"generation\":0}],"
-                        "\"endpoints\":[{\"name\":\"m\",\"aliases\":[\"gpt-4o\",\"\xc3\xa4 \\\"q\\\"\"],\"replicas\":[1,0]},"
-                        "{\"name\":\"n\",\"aliases\":[],\"replicas\":[0,2,3,4]}]}}");
+                        "{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":7001,\"ready\":true,\"generation\":4,\"slots\":2,\"pins\":true},"
+                        "{\"name\":\"b\",\"served\":\"b\",\"host\":\"127.0.0.1\",\"port\":7002,\"ready\":false,\"generation\":3,\"slots\":0,\"pins\":true},"
+                        "{\"name\":\"c\",\"served\":\"c\",\"host\":\"10.0.0.9\",\"port\":7003,\"ready\":true,\"generation\":0,\"slots\":0,\"pins\":true},"
+                        "{\"name\":\"d\",\"served\":\"d\",\"host\":\"10.0.0.7\",\"port\":7004,\"ready\":true,\"generation\":0,\"slots\":0,\"pins\":true},"
+                        "{\"name\":\"e\",\"served\":\"e\",\"host\":\"::1\",\"port\":7005,\"ready\":true,\"generation\":0,\"slots\":0,\"pins\":true}],"
+                        "\"endpoints\":[{\"name\":\"m\",\"policy\":\"adaptive\",\"aliases\":[\"gpt-4o\",\"\xc3\xa4 \\\"q\\\"\"],\"replicas\":[1,0]},"
+                        "{\"name\":\"n\",\"policy\":\"hash\",\"aliases\":[],\"replicas\":[0,2,3,4]}]}}");
     if (proxy_config_parse(buf_str(&b), &c, &err) < 0)
         fail_msg("%s", err.text);
     assert_ptr_equal(proxy_config_ref(c), c);
@@ -79,8 +79,8 @@ static void test_config_text(void **state)
     assert_int_equal(proxy_config_text(&fleet, NULL, 0, &small), -E2BIG);
 }
 
-#define R "{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1}"
-#define E(list) "{\"name\":\"m\",\"aliases\":[],\"replicas\":[" list "]}"
+#define R "{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":2,\"pins\":false}"
+#define E(list) "{\"name\":\"m\",\"policy\":\"least\",\"aliases\":[],\"replicas\":[" list "]}"
 #define C(replicas, endpoints) "{\"config\":{\"replicas\":[" replicas "],\"endpoints\":[" endpoints "]}}"
 
 static void test_config_refused(void **state)
@@ -89,15 +89,16 @@ static void test_config_refused(void **state)
     static const char *const good[] = {C(R, E("0")), C("", ""), C(R, E(""))};
     static const char *const bad[] = {
         "", "{}", "[]", "null", "{\"config\":{}}", "{\"config\":[]}", "{\"config\":{\"replicas\":[],\"endpoints\":{}}}", C(R, E("1")), C(R, E("-1")), C(R, E("\"0\"")),
-        C(R, "{}"), C(R, "7"), C("{}", ""), C("7", ""), C(R, "{\"name\":\"\",\"aliases\":[],\"replicas\":[0]}"),
-        C(R, "{\"name\":\"m\",\"aliases\":[7],\"replicas\":[0]}"), C(R, "{\"name\":\"m\",\"aliases\":[],\"replicas\":[0],\"x\":1}"),
-        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":0,\"ready\":true,\"generation\":1}", ""),
-        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":65536,\"ready\":true,\"generation\":1}", ""),
-        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":1,\"generation\":1}", ""),
-        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":-1}", ""),
-        C("{\"name\":\"a\\n\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1}", ""),
-        C("{\"name\":\"a\\u0000\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1}", ""),
+        C(R, "{}"), C(R, "7"), C("{}", ""), C("7", ""), C(R, "{\"name\":\"\",\"policy\":\"least\",\"aliases\":[],\"replicas\":[0]}"),
+        C(R, "{\"name\":\"m\",\"policy\":\"least\",\"aliases\":[7],\"replicas\":[0]}"), C(R, "{\"name\":\"m\",\"policy\":\"least\",\"aliases\":[],\"replicas\":[0],\"x\":1}"),
+        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":0,\"ready\":true,\"generation\":1,\"slots\":2,\"pins\":false}", ""),
+        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":65536,\"ready\":true,\"generation\":1,\"slots\":2,\"pins\":false}", ""),
+        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":1,\"generation\":1,\"slots\":2,\"pins\":false}", ""),
+        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":-1,\"slots\":2,\"pins\":false}", ""),
+        C("{\"name\":\"a\\n\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":2,\"pins\":false}", ""),
+        C("{\"name\":\"a\\u0000\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":2,\"pins\":false}", ""),
         "{\"config\":{\"replicas\":[],\"endpoints\":[],\"x\":1}}", "{\"config\":{\"replicas\":[],\"endpoints\":[]},\"x\":1}", C("", "") "x",
+        C(R, "{\"name\":\"m\",\"policy\":\"best\",\"aliases\":[],\"replicas\":[0]}"), C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":257,\"pins\":false}", ""),
     };
     for (size_t i = 0; i < BASE_COUNT(good); i++) {
         struct proxy_config *c;
@@ -320,7 +321,7 @@ static void test_worker_tells_failures(void **state)
     int fd = listen_here(&port);
     close(fd); /* nobody listens there for now */
     char config[512];
-    snprintf(config, sizeof config, C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":true,\"generation\":5}", E("0")), port);
+    snprintf(config, sizeof config, C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":true,\"generation\":5,\"slots\":2,\"pins\":false}", E("0")), port);
     child_start(&c, NULL);
     tell(&c, config);
     hear_line(&c, "{\"up\":true}");

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What comes back. Nothing of a replica's answer goes to the client before it is sure: of an event stream the first event with content, of a small answer all of it. Until then the replica may
+ * refuse, break off or say that it failed, and another one gets the request. From then on bytes pass as they come, and an answer that breaks off ends as one: with an error
+ * where its events can carry one, and with an end that no client takes for the end.
+ */
+#include <errno.h>
+#include <strings.h>
+
+#include "proxy_int.h"
+
+static bool begun(const struct proxy_request *r)
+{
+    return r->status != 0;
+}
+
+void proxy_answer_reset(struct proxy_request *r)
+{
+    if (r->events)
+        http_sse_release(&r->sse);
+    r->head = NULL;
+    r->events = r->ended = false;
+    r->usage = (struct dialect_usage){0};
+    buf_clear(&r->held);
+}
+
+/* ---- the head of what is sent ---------------------------------------------------------------------------------- */
+
+static bool is_event_stream(const struct http_head *head)
+{
+    static const char type[] = "text/event-stream";
+    struct str v = http_field_get(head, "content-type");
+    return v.len >= sizeof type - 1 && strncasecmp(v.ptr, type, sizeof type - 1) == 0;
+}
+
+struct own_fields {
+    char attempts[12], queue[24], number[24];
+};
+
+/* replica: whether it is known who answers. */
+static size_t own_fields(const struct proxy_request *r, bool replica, struct own_fields *o, struct http_field *out)
+{
+    const struct sched_ticket *t = &r->ticket;
+    size_t n = 0;
+    snprintf(o->number, sizeof o->number, "%llu", (unsigned long long)r->number);
+    out[n++] = HTTPIO_FIELD(STR("X-Berth-Request-Id"), str_of(o->number));
+    if (!replica)
+        return n;
+    snprintf(o->attempts, sizeof o->attempts, "%u", r->attempts);
+    snprintf(o->queue, sizeof o->queue, "%llu", (unsigned long long)(t->started_ms - t->entered_ms));
+    out[n++] = HTTPIO_FIELD(STR("X-Berth-Replica"), str_of(r->last));
+    out[n++] = HTTPIO_FIELD(STR("X-Berth-Decision"), str_of(sched_decision_name(t->decision)));
+    out[n++] = HTTPIO_FIELD(STR("X-Berth-Attempts"), str_of(o->attempts));
+    out[n++] = HTTPIO_FIELD(STR("X-Berth-Queue-Ms"), str_of(o->queue));
+    return n;
+}
+
+#define OWN_FIELDS 6
+
+static size_t response_fields(const struct proxy_request *r, const struct http_head *head, struct own_fields *own, struct http_field *out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < head->n_fields; i++) {
+        struct str name = head->fields[i].name;
+        bool ours = name.len >= 8 && strncasecmp(name.ptr, "x-berth-", 8) == 0;
+        if (!ours && !http_field_hop(head, name) && !str_eq_nocase(name, STR("content-length")))
+            out[n++] = head->fields[i];
+    }
+    n += own_fields(r, true, own, out + n);
+    if (is_event_stream(head) && !http_field_get(head, "x-accel-buffering").ptr)
+        out[n++] = HTTPIO_FIELD(STR("X-Accel-Buffering"), STR("no"));
+    return n;
+}
+
+int proxy_answer_begin_stream(struct proxy_request *r)
+{
+    struct own_fields own;
+    struct http_field fields[OWN_FIELDS + 3];
+    size_t n = own_fields(r, false, &own, fields);
+    fields[n++] = HTTPIO_FIELD(STR("Content-Type"), STR("text/event-stream"));
+    fields[n++] = HTTPIO_FIELD(STR("Cache-Control"), STR("no-cache"));
+    fields[n++] = HTTPIO_FIELD(STR("X-Accel-Buffering"), STR("no"));
+    int rc = httpio_begin(r->x, 200, fields, n, -1);
+    if (rc == 0)
+        r->status = 200;
+    return rc;
+}
+
+void proxy_answer_heartbeat(struct proxy_request *r)
+{
+    if ((r->head && !r->events) || (r->content && !http_sse_between(&r->sse)))
+        return;
+    if (!begun(r) && proxy_answer_begin_stream(r) < 0)
+        return;
+    r->sent_ms = net_loop_now_ms(r->proxy->loop);
+    metrics_add(metrics_get(r->proxy->metrics, PROXY_M_HEARTBEATS, NULL), 1);
+    (void)httpio_send(r->x, dialect_heartbeat(r->dialect));
+}
+
+/* ---- passing on --------------------------------------------------------------------------------------------------- */
+
+static void send(struct proxy_request *r, struct str data)
+{
+    r->sent_ms = net_loop_now_ms(r->proxy->loop);
+    if (httpio_send(r->x, data) && r->call)
+        httpio_call_read(r->call, false);
+}
+
+/* From here on the answer is this replica's. length: of all of it, or -1. False when it cannot be passed on; the request may be gone then. */
+static bool commit(struct proxy_request *r, int64_t length)
+{
+    struct http_field fields[HTTP_FIELDS_MAX + OWN_FIELDS];
+    struct own_fields own;
+    struct proxy *p = r->proxy;
+    if (!begun(r)) {
+        size_t n = response_fields(r, r->head, &own, fields);
+        if (httpio_begin(r->x, r->head->status, fields, n, length) < 0) {
+            r->call = httpio_call_cancel(r->call);
+            proxy_request_fail(r, 502, "upstream_error", "the answer of replica '%s' cannot be passed on", r->last);
+            return false;
+        }
+        r->status = r->head->status;
+    }
+    r->passing = r->content = true;
+    r->content_ms = net_loop_now_ms(p->loop);
+    metrics_observe(PROXY_M(p, PROXY_M_FIRST_BYTE, r->endpoint->name, r->last), (double)(r->content_ms - r->since_ms) / 1000);
+    if (r->head->status < 500)
+        sched_proved(&r->ticket);
+    if (!r->sending) /* nobody else will get it */
+        proxy_request_drop_body(r);
+    send(r, buf_str(&r->held));
+    return true;
+}
+
+/* The answer ends here, and is not whole. */
+static void cut(struct proxy_request *r, const char *why)
+{
+    base_autobuf struct buf event = BUF_INIT(8192), text = BUF_INIT(4096);
+    struct proxy *p = r->proxy;
+    r->cut = true;
+    buf_addf(&text, "replica '%s' broke off: %s", r->last, why);
+    if (r->events && http_sse_between(&r->sse) && buf_status(&text) == 0 &&
+        dialect_error_event(r->dialect, 502, "upstream_error", buf_str(&text), &event) == 0) {
+        (void)httpio_send(r->x, buf_str(&event));
+        httpio_cut(r->x);
+    } else {
+        httpio_abort(r->x);
+    }
+    proxy_pump(p);
+}
+
+/* ---- what a call tells ------------------------------------------------------------------------------------------------ */
+
+static bool reads_events(const struct proxy_request *r)
+{
+    return r->ticket.leased && r->dialect != PLACE_BATCH && r->head->status == 200 && is_event_stream(r->head);
+}
+
+/* Whether the answer waits here until it is whole: it is small, or it has no place in the stream that has begun. */
+static bool is_held(const struct proxy_request *r)
+{
+    if (begun(r))
+        return true;
+    return r->ticket.leased && r->head->status == 200 && !is_event_stream(r->head) && r->head->content_length <= PROXY_HOLD_MAX;
+}
+
+static void on_head(void *ctx, const struct http_head *head)
+{
+    struct proxy_request *r = ctx;
+    unsigned status = head->status;
+    r->byte_ms = net_loop_now_ms(r->proxy->loop);
+    r->head = head;
+    bool down = status == 502 || status == 503 || status == 504;
+    if (r->ticket.leased && (down || status == 500 || status == 429) && proxy_forward_another(r)) {
+        char text[48];
+        snprintf(text, sizeof text, "it answered %u", status);
+        /* A 500 may be the request's own fault, and 429 is no fault: neither says that the replica is ill. */
+        proxy_forward_failed(r, down ? "status" : status == 500 ? "500" : "429", text, down);
+        return;
+    }
+    r->events = reads_events(r);
+    if (r->events)
+        http_sse_init(&r->sse, PROXY_EVENT_MAX);
+    else if (!is_held(r))
+        (void)commit(r, head->content_length);
+}
+
+/* Events go on whole or in parts, as they come; what they say is only looked at. */
+static void take_events(struct proxy_request *r, struct str data)
+{
+    struct str rest = data;
+    bool content = r->content;
+    while (rest.len) {
+        struct http_sse_event e = {0};
+        size_t used = 0;
+        unsigned code;
+        int rc = http_sse_feed(&r->sse, rest, &used, &e);
+        rest.ptr += used;
+        rest.len -= used;
+        if (rc < 0) /* no memory to look: it passes unseen */
+            break;
+        if (rc == 0)
+            continue;
+        if (!content && dialect_is_error(&e, &code) && code >= 500 && proxy_forward_another(r)) {
+            proxy_forward_failed(r, "error event", "it sent an error", true);
+            return;
+        }
+        content = content || dialect_is_content(r->dialect, &e);
+        r->ended = r->ended || dialect_is_end(r->dialect, &e);
+        dialect_read_usage(e.data, &r->usage);
+    }
+    if (r->content) {
+        send(r, data);
+        return;
+    }
+    buf_add_str(&r->held, data);
+    if (buf_status(&r->held) < 0)
+        proxy_forward_failed(r, "memory", "no memory to hold its answer", false);
+    else if (content || r->held.len > PROXY_HOLD_MAX)
+        (void)commit(r, -1);
+}
+
+static void on_body(void *ctx, struct str data)
+{
+    struct proxy_request *r = ctx;
+    r->byte_ms = net_loop_now_ms(r->proxy->loop);
+    if (r->events) {
+        take_events(r, data);
+    } else if (r->content) {
+        send(r, data);
+    } else if (r->held.len <= PROXY_HOLD_MAX) {
+        buf_add_str(&r->held, data);
+        if (buf_status(&r->held) < 0)
+            proxy_forward_failed(r, "memory", "no memory to hold its answer", false);
+        else if (r->held.len > PROXY_HOLD_MAX && !begun(r))
+            (void)commit(r, r->head->content_length);
+    }
+}
+
+/* A whole answer that is no stream, where a stream has begun: its error is the stream's. */
+static void end_in_stream(struct proxy_request *r)
+{
+    base_autobuf struct buf shown = BUF_INIT(4096);
+    buf_add_printable(&shown, buf_str(&r->held), 1000);
+    proxy_request_fail(r, r->head->status >= 400 ? r->head->status : 502, r->head->status < 500 ? "invalid_request_error" : "upstream_error", "replica '%s' answered %u: %s", r->last,
+                       r->head->status, shown.len ? shown.ptr : "");
+}
+
+static void on_end(void *ctx)
+{
+    struct proxy_request *r = ctx;
+    struct proxy *p = r->proxy;
+    r->call = NULL;
+    if (r->events && !r->content && !r->ended) {
+        proxy_forward_failed(r, "empty", "its stream ended without content", true);
+        return;
+    }
+    if (!r->events && !r->content)
+        dialect_read_usage(buf_str(&r->held), &r->usage);
+    bool broken = r->events && !r->ended, refused = !r->events && begun(r) && !r->content;
+    if (!refused && !r->content && !commit(r, r->events ? -1 : (int64_t)r->held.len))
+        return;
+    proxy_forward_leave(r, broken ? SCHED_FAILED : SCHED_OK);
+    if (broken)
+        cut(r, "its stream ended without its last event");
+    else if (refused)
+        end_in_stream(r);
+    else
+        httpio_end(r->x);
+    proxy_pump(p);
+}
+
+static void on_fail(void *ctx, enum httpio_failure f, const char *text)
+{
+    static const char *const reasons[] = {[HTTPIO_CONNECT] = "connect", [HTTPIO_RESET] = "reset", [HTTPIO_CUT] = "cut", [HTTPIO_TIMEOUT] = "timeout", [HTTPIO_MALFORMED] = "malformed"};
+    struct proxy_request *r = ctx;
+    struct proxy *p = r->proxy;
+    r->call = NULL;
+    r->sending = false;
+    if (r->content) {
+        proxy_forward_leave(r, SCHED_FAILED);
+        cut(r, httpio_failure_text(f));
+    } else if (r->ticket.leased || f == HTTPIO_CONNECT || f == HTTPIO_RESET) {
+        proxy_forward_failed(r, reasons[f], text, true);
+    } else { /* a call of unknown effect that was perhaps carried out */
+        proxy_forward_leave(r, SCHED_FAILED);
+        proxy_request_fail(r, f == HTTPIO_TIMEOUT ? 504 : 502, "upstream_error", "replica '%s': %s", r->last, text);
+        proxy_pump(p);
+    }
+}
+
+static void on_drain(void *ctx)
+{
+    struct proxy_request *r = ctx;
+    if (r->sending)
+        proxy_forward_send(r);
+}
+
+const struct httpio_call_ops proxy_answer_ops = {
+    .on_head = on_head,
+    .on_body = on_body,
+    .on_end = on_end,
+    .on_fail = on_fail,
+    .on_drain = on_drain,
+};

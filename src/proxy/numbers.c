@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What can be seen of the router: metrics, and one line of JSON for each request at its end.
+ */
+#include "proxy_int.h"
+
+static const double first_byte_bounds[] = {0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
+static const double duration_bounds[] = {0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800};
+static const double queue_bounds[] = {0.001, 0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
+static const double token_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1};
+
+const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
+    [PROXY_M_REQUESTS] = {"berth_router_requests_total", "Requests answered, by the endpoint they named, the last replica they went to and the status sent",
+                          METRICS_COUNTER, {"endpoint", "replica", "code"}, NULL, 0},
+    [PROXY_M_RETRIES] = {"berth_router_retries_total", "Calls that failed before the client had anything of an answer, by replica and reason",
+                         METRICS_COUNTER, {"replica", "reason"}, NULL, 0},
+    [PROXY_M_CUT] = {"berth_router_cut_total", "Answers that broke off, by replica", METRICS_COUNTER, {"replica"}, NULL, 0},
+    [PROXY_M_CANCELLED] = {"berth_router_cancelled_total", "Requests whose client left before the end, by what they were doing", METRICS_COUNTER, {"phase"}, NULL, 0},
+    [PROXY_M_DECISIONS] = {"berth_router_decisions_total", "Requests sent to a replica, by why it was this one: affine and overflow are conversations that it holds and that it was too busy for",
+                           METRICS_COUNTER, {"endpoint", "replica", "decision"}, NULL, 0},
+    [PROXY_M_TOKENS] = {"berth_router_tokens_total", "Tokens as replicas tell them: read from prompts, found in their caches, generated", METRICS_COUNTER, {"endpoint", "replica", "kind"}, NULL, 0},
+    [PROXY_M_PREDICTED] = {"berth_router_predicted_cached_tokens_total", "Prompt tokens that were expected in the cache of the chosen replica", METRICS_COUNTER, {"endpoint", "replica"}, NULL, 0},
+    [PROXY_M_HEARTBEATS] = {"berth_router_heartbeats_total", "Signs of life sent to clients that wait", METRICS_COUNTER, {0}, NULL, 0},
+    [PROXY_M_QUEUE] = {"berth_router_queue_seconds", "Time in the queue before the first replica", METRICS_HISTOGRAM, {"endpoint"}, queue_bounds, BASE_COUNT(queue_bounds)},
+    [PROXY_M_FIRST_BYTE] = {"berth_router_first_byte_seconds", "From a request's head to the first content of its answer", METRICS_HISTOGRAM, {"endpoint", "replica"},
+                            first_byte_bounds, BASE_COUNT(first_byte_bounds)},
+    [PROXY_M_INTER_TOKEN] = {"berth_router_inter_token_seconds", "Mean time between the tokens of an answer", METRICS_HISTOGRAM, {"endpoint", "replica"},
+                             token_bounds, BASE_COUNT(token_bounds)},
+    [PROXY_M_DURATION] = {"berth_router_duration_seconds", "From a request's head to the end of its answer", METRICS_HISTOGRAM, {"endpoint", "replica"},
+                          duration_bounds, BASE_COUNT(duration_bounds)},
+    [PROXY_M_ACTIVE] = {"berth_router_active", "Requests under way", METRICS_GAUGE, {0}, NULL, 0},
+    [PROXY_M_WAITING] = {"berth_router_waiting", "Requests in the queue", METRICS_GAUGE, {0}, NULL, 0},
+    [PROXY_M_INDEX] = {"berth_router_affinity_bytes", "Memory of the index of conversations", METRICS_GAUGE, {0}, NULL, 0},
+    [PROXY_M_READY] = {"berth_router_replica_ready", "Whether a replica is ready, as the router was told", METRICS_GAUGE, {"replica"}, NULL, 0},
+    [PROXY_M_SUSPECT] = {"berth_router_replica_suspect", "Whether a replica is left alone because it failed", METRICS_GAUGE, {"replica"}, NULL, 0},
+    [PROXY_M_BUSY] = {"berth_router_replica_busy", "Requests that a replica works on for the router", METRICS_GAUGE, {"replica"}, NULL, 0},
+    [PROXY_M_SPEED] = {"berth_router_replica_prompt_tokens_per_second", "Prompt tokens a second, as learnt from a replica's answers", METRICS_GAUGE, {"replica"}, NULL, 0},
+};
+
+void proxy_stats(const struct proxy *p, struct proxy_stats *ret)
+{
+    *ret = p->stats;
+}
+
+int proxy_metrics(const struct proxy *p, struct buf *out)
+{
+    uint64_t now = net_loop_now_ms(p->loop);
+    metrics_set(metrics_get(p->metrics, PROXY_M_ACTIVE, NULL), (double)p->stats.active);
+    metrics_set(metrics_get(p->metrics, PROXY_M_WAITING, NULL), (double)sched_waiting(p->sched));
+    metrics_set(metrics_get(p->metrics, PROXY_M_INDEX, NULL), (double)affinity_bytes(p->affinity));
+    for (size_t i = 0; i < p->n_peers; i++) {
+        const struct proxy_peer *peer = p->peers[i];
+        metrics_set(PROXY_M(p, PROXY_M_READY, peer->name), peer->s.ready);
+        metrics_set(PROXY_M(p, PROXY_M_SUSPECT, peer->name), peer->s.suspect_ms > now);
+        metrics_set(PROXY_M(p, PROXY_M_BUSY, peer->name), peer->s.active);
+        metrics_set(PROXY_M(p, PROXY_M_SPEED, peer->name), peer->s.prefill_tps);
+    }
+    return metrics_text(p->metrics, out);
+}
+
+static const char *phase(const struct proxy_request *r)
+{
+    if (r->content)
+        return "answer";
+    if (r->ticket.state == SCHED_WAITING)
+        return "queue";
+    return r->attempts ? "prompt" : "request";
+}
+
+static void count_tokens(const struct proxy_request *r, const char *endpoint)
+{
+    static const char *const kinds[] = {"prompt", "cached", "generated"};
+    const uint64_t n[] = {r->usage.prompt_n, r->usage.cached_n, r->usage.predicted_n};
+    for (size_t i = 0; i < BASE_COUNT(kinds) && r->usage.known; i++)
+        metrics_add(PROXY_M(r->proxy, PROXY_M_TOKENS, endpoint, r->last, kinds[i]), n[i]);
+    if (r->usage.known && r->usage.predicted_ms > 0 && r->usage.predicted_n > 1)
+        metrics_observe(PROXY_M(r->proxy, PROXY_M_INTER_TOKEN, endpoint, r->last), r->usage.predicted_ms / 1000 / (double)r->usage.predicted_n);
+}
+
+static void write_line(struct proxy_request *r, unsigned code)
+{
+    struct proxy *p = r->proxy;
+    const struct http_head *head = httpio_exchange_head(r->x);
+    struct json_out *o = json_out_new();
+    char at[CLK_RFC3339];
+    if (!o)
+        return;
+    json_out_obj(o, NULL);
+    json_out_cstr(o, "time", clk_rfc3339(clk_system.real_us(clk_system.ctx), at));
+    json_out_u64(o, "request", r->number);
+    json_out_str(o, "method", head->method);
+    json_out_str(o, "path", http_target_path(head->target));
+    json_out_cstr(o, "endpoint", r->endpoint ? r->endpoint->name : NULL);
+    json_out_cstr(o, "replica", r->last);
+    json_out_cstr(o, "decision", r->last ? sched_decision_name(r->ticket.decision) : NULL);
+    json_out_u64(o, "attempts", r->attempts);
+    json_out_u64(o, "status", code);
+    json_out_bool(o, "cut", r->cut);
+    json_out_u64(o, "queue_ms", r->ticket.started_ms > r->ticket.entered_ms ? r->ticket.started_ms - r->ticket.entered_ms : 0);
+    json_out_u64(o, "first_ms", r->content_ms ? r->content_ms - r->since_ms : 0);
+    json_out_u64(o, "ms", net_loop_now_ms(p->loop) - r->since_ms);
+    if (r->usage.known) {
+        json_out_u64(o, "prompt_tokens", r->usage.prompt_n);
+        json_out_u64(o, "cached_tokens", r->usage.cached_n);
+        json_out_u64(o, "expected_cached_tokens", r->ticket.predicted);
+        json_out_u64(o, "generated_tokens", r->usage.predicted_n);
+    }
+    json_out_end(o);
+    size_t len = p->log.len;
+    if (json_out_finish(o, false, &p->log) == 0)
+        buf_add_char(&p->log, '\n');
+    json_out_free(o);
+    if (buf_status(&p->log) < 0 || p->log.len - len == 0)
+        buf_clear(&p->log);
+    else if (p->log.len > PROXY_LOG_FLUSH)
+        proxy_log_flush(p);
+    else
+        proxy_tick(p);
+}
+
+void proxy_log_flush(struct proxy *p)
+{
+    if (p->on_log && p->log.len)
+        p->on_log(p->on_log_ctx, buf_str(&p->log));
+    buf_clear(&p->log);
+}
+
+void proxy_numbers_done(struct proxy_request *r, bool completed)
+{
+    struct proxy *p = r->proxy;
+    const char *endpoint = r->endpoint ? r->endpoint->name : "", *replica = r->last ? r->last : "";
+    char code[12];
+    bool left = !completed && !r->cut;
+    /* 499: the client left before there was an answer, in the words of other servers' logs */
+    unsigned status = r->status ? r->status : 499;
+    snprintf(code, sizeof code, "%u", status);
+    p->stats.active--;
+    metrics_add(PROXY_M(p, PROXY_M_REQUESTS, endpoint, replica, code), 1);
+    if (r->cut || (r->status >= 500 && !r->passing))
+        p->stats.errors++;
+    if (r->cut)
+        metrics_add(PROXY_M(p, PROXY_M_CUT, replica), 1);
+    else if (left)
+        metrics_add(PROXY_M(p, PROXY_M_CANCELLED, phase(r)), 1);
+    else if (r->passing)
+        metrics_observe(PROXY_M(p, PROXY_M_DURATION, endpoint, replica), (double)(net_loop_now_ms(p->loop) - r->since_ms) / 1000);
+    if (r->last)
+        count_tokens(r, endpoint);
+    if (p->on_log)
+        write_line(r, status);
+}
