@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <gguf/gguf.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -14,7 +15,6 @@
 #include "run_int.h"
 
 #define KILL_WAIT_MS 5000
-#define SPLIT_PARTS_MAX 1000
 
 int run_port_taken(uint16_t port, const char *what, struct err *err)
 {
@@ -59,32 +59,19 @@ static int bind_add(struct binds *b, const char *path, struct err *err)
     return 0;
 }
 
-/* "...-00001-of-00003.gguf": the number of parts, and the length of what is before "-00001"; 0 for anything else. */
-static uint64_t split_parts(const char *path, size_t *ret_prefix)
-{
-    static const char shape[] = "-00001-of-";
-    size_t len = strlen(path), tail = sizeof(shape) - 1 + 5 + 5; /* and "NNNNN", ".gguf" */
-    if (len <= tail)
-        return 0;
-    struct str end = {path + len - tail, tail};
-    uint64_t n;
-    if (!str_starts(end, STR("-00001-of-")) || !str_ends(end, STR(".gguf")) ||
-        str_to_u64((struct str){end.ptr + sizeof(shape) - 1, 5}, &n) < 0)
-        return 0;
-    *ret_prefix = len - tail;
-    return n;
-}
-
 /* A weights file, and the other parts of its set. */
 static int bind_weights(struct run_service *s, struct binds *b, struct err *err)
 {
     const char *path = s->paths.weights;
-    size_t prefix = 0;
-    uint64_t parts = path ? split_parts(path, &prefix) : 0;
+    struct gguf_split_name set = {.count = 0};
     int rc = bind_add(b, path, err);
-    for (uint64_t i = 2; rc == 0 && i <= parts; i++) {
-        const char *part = arena_printf(s->arena, "%.*s-%05u-of-%05u.gguf", (int)prefix, path, (unsigned)i, (unsigned)parts);
-        rc = part ? bind_add(b, part, err) : err_nomem(err);
+    if (!path || !gguf_split_name(str_of(path), &set) || !str_eq_c(set.suffix, ".gguf"))
+        return rc;
+    for (uint32_t i = 2; rc == 0 && i <= set.count; i++) {
+        base_autobuf struct buf part = BUF_INIT(8192);
+        gguf_split_file(&part, &set, i);
+        const char *kept = buf_status(&part) < 0 ? NULL : arena_dup(s->arena, buf_str(&part));
+        rc = kept ? bind_add(b, kept, err) : err_nomem(err);
     }
     return rc;
 }
@@ -141,7 +128,7 @@ static int find_paths(struct run_service *s, struct binds *b, struct err *err)
 {
     const struct fleet_model *m = s->service->model;
     s->paths = (struct engine_paths){0};
-    b->max = SPLIT_PARTS_MAX + FLEET_ARGS_MAX + 8;
+    b->max = GGUF_PARTS_MAX + FLEET_ARGS_MAX + 8;
     b->list = arena_alloc(s->arena, b->max, sizeof(*b->list));
     if (!b->list)
         return err_nomem(err);

@@ -8,9 +8,6 @@
 #include <errno.h>
 #include <unistd.h>
 
-#define SPLIT_PARTS_MAX 99999 /* five digits in the name */
-#define SPLIT_TAIL "-00001-of-00001.gguf"
-
 int store_payload_path(const struct store *s, const struct fleet_model *m, const char *file, struct buf *ret, struct err *err)
 {
     if (!os_relpath_valid(str_of(file)))
@@ -59,37 +56,22 @@ static int check_one(const struct store *s, const struct fleet_model *m, const c
     return r < 0 ? r : check_path(m, role, file, path.ptr, sum, err);
 }
 
-/* Parts that a name promises: 0 for one that is no part of a set, and the part's own number. */
-static unsigned split_parts(const char *file, unsigned *ret_part)
-{
-    size_t len = strlen(file);
-    struct str tail = len > sizeof SPLIT_TAIL - 1 ? (struct str){file + len - (sizeof SPLIT_TAIL - 1), sizeof SPLIT_TAIL - 1} : STR("");
-    uint64_t part, parts;
-    if (!tail.len || !str_starts(tail, STR("-")) || !str_ends(tail, STR(".gguf")) || !str_eq((struct str){tail.ptr + 6, 4}, STR("-of-")) ||
-        str_to_u64((struct str){tail.ptr + 1, 5}, &part) < 0 || str_to_u64((struct str){tail.ptr + 10, 5}, &parts) < 0)
-        return 0;
-    *ret_part = (unsigned)part;
-    return (unsigned)parts;
-}
-
 static int check_weights(const struct store *s, const struct fleet_model *m, uint64_t *sum, struct err *err)
 {
-    unsigned part, parts = split_parts(m->weights, &part);
-    if (!parts)
+    struct gguf_split_name set;
+    if (!gguf_split_name(str_of(m->weights), &set) || !str_eq_c(set.suffix, ".gguf"))
         return check_one(s, m, "weights", m->weights, sum, err);
-    size_t stem = strlen(m->weights) - (sizeof SPLIT_TAIL - 1);
-    if (part != 1)
-        return err_set(err, -EINVAL, "model '%s': weights '%s' are part %u of a set: name its first part, '%.*s-00001-of-%05u.gguf'", m->name, m->weights, part,
-                       (int)stem, m->weights, parts);
-    for (unsigned i = 1; i <= parts && i <= SPLIT_PARTS_MAX; i++) {
-        char file[STORE_PATH_MAX];
-        int r = store_pathf(file, err, "%.*s-%05u-of-%05u.gguf", (int)stem, m->weights, i, parts);
-        if (r == 0)
-            r = check_one(s, m, "weights", file, sum, err);
-        if (r < 0)
-            return r;
+    int r = 0;
+    for (uint32_t i = 1; r == 0 && i <= set.count; i++) {
+        base_autobuf struct buf file = BUF_INIT(STORE_PATH_MAX);
+        gguf_split_file(&file, &set, i);
+        if (buf_status(&file) < 0)
+            return err_nomem(err);
+        if (set.no != 1)
+            return err_set(err, -EINVAL, "model '%s': weights '%s' are part %u of a set: name its first part, '%s'", m->name, m->weights, (unsigned)set.no, file.ptr);
+        r = check_one(s, m, "weights", file.ptr, sum, err);
     }
-    return 0;
+    return r;
 }
 
 int store_payload_check(const struct store *s, const struct fleet_model *m, uint64_t *ret_bytes, struct err *err)
