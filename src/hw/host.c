@@ -94,7 +94,7 @@ static void read_cpuinfo(const struct hw_reader *r, struct hw_host *h)
     while (rest.ptr) {
         struct str line = str_split(&rest, '\n');
         if (!*h->cpu && value_of(line, "model name", &v)) {
-            base_autobuf struct buf shown = BUF_INIT(HW_TEXT * 4);
+            base_autobuf struct buf shown = BUF_INIT((size_t)HW_TEXT * 4);
             buf_add_printable(&shown, v, sizeof h->cpu - 1);
             if (buf_status(&shown) == 0 && shown.len)
                 snprintf(h->cpu, sizeof h->cpu, "%s", shown.ptr);

@@ -32,7 +32,7 @@ static void take_name(struct hw_device *d, struct str name)
     ptrdiff_t open = str_find_char(name, '[');
     if (open >= 0 && str_ends(name, STR("]")))
         name = (struct str){name.ptr + open + 1, name.len - (size_t)open - 2};
-    base_autobuf struct buf shown = BUF_INIT(HW_TEXT * 4);
+    base_autobuf struct buf shown = BUF_INIT((size_t)HW_TEXT * 4);
     buf_add_printable(&shown, name, sizeof d->name - 1);
     if (buf_status(&shown) == 0 && shown.len && shown.len < sizeof d->name)
         snprintf(d->name, sizeof d->name, "%s", shown.ptr);

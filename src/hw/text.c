@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+static bool read_at(const struct hw_reader *r, struct buf *out, const char *fmt, va_list ap) BASE_PRINTF(3, 0);
 static bool read_at(const struct hw_reader *r, struct buf *out, const char *fmt, va_list ap)
 {
     char path[HW_PATH_MAX];

@@ -65,7 +65,10 @@ int values_read(const char *text, struct arena *a, struct ledger_value **ret, si
     struct ledger_value *v = arena_alloc(a, count + 1, sizeof *v);
     struct str key;
     json_val val;
-    r = v ? 0 : err_nomem(err);
+    if (!v) {
+        json_free(j);
+        return err_nomem(err);
+    }
     while (r == 0 && n < count && json_next(root, &iter, &key, &val)) {
         v[n].name = arena_dup(a, key);
         r = v[n].name ? read_value(val, a, &v[n], err) : err_nomem(err);

@@ -12,13 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define CHUNK ((size_t)256 << 10)
+#define CHUNK ((size_t)64 << 10)
 
 static int copy_header(const struct gguf_source *src, uint64_t bytes, int fd, const char *path, struct err *err)
 {
-    base_autofree char *chunk = malloc(CHUNK);
-    if (!chunk)
-        return err_nomem(err);
+    char chunk[CHUNK];
     for (uint64_t off = 0; off < bytes;) {
         size_t n = bytes - off < CHUNK ? (size_t)(bytes - off) : CHUNK;
         int r = src->read(src->ctx, off, chunk, n, err);

@@ -29,7 +29,7 @@ struct values {
 
 static void put(struct values *v, const char *name, double number)
 {
-    if (v->failed || v->n == v->cap) {
+    if (v->failed || !v->v || v->n == v->cap) {
         v->failed = true;
         return;
     }
@@ -80,7 +80,7 @@ int measure_keep_compute(const struct measure_lab *lab, const struct measure_key
 {
     const struct clk *clk = lab->clk ? lab->clk : &clk_system;
     base_autobuf struct buf hardware = BUF_INIT(MEASURE_HARDWARE_MAX);
-    struct values v;
+    struct values v = {0};
     int r = c->emulated ? 0 : measure_hardware(key, in, &hardware, err);
     if (c->emulated)
         buf_add_c(&hardware, MEASURE_EMULATED);
@@ -111,7 +111,7 @@ static uint32_t whole(double v)
 
 static struct fit_coef read_coef(const struct ledger_row *row, size_t d, size_t n_devices, const char *prefix)
 {
-    double f[COEF_FIELDS];
+    double f[COEF_FIELDS] = {0};
     char name[32], full[MEASURE_NAME];
     for (size_t i = 0; i < COEF_FIELDS; i++) {
         snprintf(name, sizeof name, "%s%s", prefix, coef_names[i]);
@@ -143,7 +143,7 @@ bool measure_read_compute(const struct ledger_row *row, size_t n_devices, struct
 int measure_keep_observed(struct ledger *l, const struct measure_key *key, const struct fit_input *in, const char *family, const struct measure_kept *k, enum ledger_tag tag, uint64_t at_us, struct err *err)
 {
     base_autobuf struct buf hardware = BUF_INIT(MEASURE_HARDWARE_MAX);
-    struct values v;
+    struct values v = {0};
     size_t n = in->n_devices;
     int r = measure_hardware(key, in, &hardware, err);
     if (r == 0)

@@ -8,13 +8,14 @@
 #include <errno.h>
 #include <string.h>
 
-#define CHUNK ((size_t)256 << 10)
+#define CHUNK ((size_t)64 << 10)
 #define KINDS_MAX 64 /* distinct kinds of layers of one model; a real one has two or three */
 
 /* ---- digest ----------------------------------------------------------------------------------------------------------------------- */
 
-static int digest_part(struct os_digest *d, const struct gguf_part *part, const struct gguf_source *src, char *chunk, struct err *err)
+static int digest_part(struct os_digest *d, const struct gguf_part *part, const struct gguf_source *src, struct err *err)
 {
+    char chunk[CHUNK];
     uint64_t left = gguf_info(part->g)->data_off, off = 0;
     if (left > src->size)
         left = src->size; /* a header that ends with its file */
@@ -31,7 +32,7 @@ static int digest_part(struct os_digest *d, const struct gguf_part *part, const 
     return r < 0 ? err_sys(err, r, "cannot digest '%s'", part->path) : 0;
 }
 
-static int digest_file(struct os_digest *d, char role, const char *path, char *chunk, struct err *err)
+static int digest_file(struct os_digest *d, char role, const char *path, struct err *err)
 {
     struct store_weights w;
     int r = store_weights_open(path, &w, err);
@@ -42,7 +43,7 @@ static int digest_file(struct os_digest *d, char role, const char *path, char *c
     if (r < 0)
         r = err_sys(err, r, "cannot digest '%s'", path);
     for (size_t i = 0; r == 0 && i < w.n; i++)
-        r = w.parts[i].g && w.sources[i] ? digest_part(d, &w.parts[i], w.sources[i], chunk, err) : err_set(err, w.why.code ? w.why.code : -EBADMSG, "%s", w.why.text);
+        r = w.parts[i].g && w.sources[i] ? digest_part(d, &w.parts[i], w.sources[i], err) : err_set(err, w.why.code ? w.why.code : -EBADMSG, "%s", w.why.text);
     store_weights_release(&w);
     return r;
 }
@@ -51,12 +52,13 @@ int measure_model_digest(const char *weights, const char *drafter, const char *p
 {
     const char *const files[] = {weights, drafter, projector};
     static const char roles[] = {'w', 'd', 'p'};
-    base_autofree char *chunk = malloc(CHUNK);
-    struct os_digest *d = chunk ? os_digest_new() : NULL;
-    int r = d ? 0 : err_nomem(err);
+    struct os_digest *d = os_digest_new();
+    int r = 0;
+    if (!d)
+        return err_nomem(err);
     for (size_t i = 0; r == 0 && i < BASE_COUNT(files); i++)
         if (files[i])
-            r = digest_file(d, roles[i], files[i], chunk, err);
+            r = digest_file(d, roles[i], files[i], err);
     char hex[OS_SHA256_HEX];
     if (r == 0 && (r = os_digest_hex(d, hex)) < 0)
         r = err_sys(err, r, "cannot digest '%s'", weights);

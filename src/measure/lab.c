@@ -25,6 +25,7 @@
 #define LISTEN_POLL_MS 5
 #define PORT_TRIES 8
 #define LIST_DEVICES_MS 60000
+#define ARGS_MEMORY_MAX ((size_t)4 << 20)
 
 /* ---- one child ----------------------------------------------------------------------------------------------------------------------- */
 
@@ -305,7 +306,7 @@ static int start_workers(const struct measure_bench *b, size_t n, struct workers
         }
         w->n = d + 1;
         w->endpoint[d] = w->endpoints[d];
-        snprintf(w->names[d], sizeof w->names[d], "RPC%zu", d);
+        snprintf(w->names[d], sizeof w->names[d], "RPC%u", (unsigned)d);
         snprintf(w->buffers[d], sizeof w->buffers[d], "RPC0[%s]", w->endpoints[d]);
         w->devices[d] = (struct measure_device){.name = w->names[d], .buffer = w->buffers[d]};
         buf_addf(rpc, "%s%s", d ? "," : "", w->endpoints[d]);
@@ -371,45 +372,58 @@ static int verdict(struct child *server, const struct measure_reader *m, struct 
     return err_set(err, -EIO, "the engine ended without measuring: %s", os_status_text(server->status, why));
 }
 
-int bench_run(struct measure_bench *b, const struct fit_input *in, const struct fit_result *r, struct measure_run_shape *s, struct measure_answer *ret, struct err *err)
-{
-    struct arena *a = arena_new((size_t)4 << 20);
-    struct workers *w = calloc(1, sizeof *w);
-    struct measure_reader *m = calloc(1, sizeof *m);
+/* All that lives as long as a run. */
+struct run {
+    struct workers workers;
+    struct measure_reader reader;
     struct measure_device own[FIT_DEVICES_MAX];
-    base_autobuf struct buf rpc = BUF_INIT(FIT_DEVICES_MAX * 32);
-    struct child server = CHILD_NONE;
-    int code = a && w && m ? 0 : err_nomem(err);
-    for (size_t d = 0; d < in->n_devices; d++)
-        own[d] = (struct measure_device){.name = in->devices[d].name, .buffer = in->devices[d].buffer ? in->devices[d].buffer : in->devices[d].name};
-    s->devices = own;
-    s->rpc = NULL;
-    if (code == 0 && b->emulated) {
-        code = start_workers(b, in->n_devices, w, &rpc, err);
-        s->devices = w->devices;
-        s->rpc = rpc.ptr;
-    }
+    struct child server;
+    struct buf rpc;
+    struct arena *a;
+};
+
+static int run_all(struct measure_bench *b, struct run *x, const struct fit_input *in, const struct fit_result *r, struct measure_run_shape *s, struct err *err)
+{
     const char *const *args = NULL;
     size_t n_args = 0;
+    int code = 0;
+    if (b->emulated) {
+        code = start_workers(b, in->n_devices, &x->workers, &x->rpc, err);
+        s->devices = x->workers.devices;
+        s->rpc = x->rpc.ptr;
+    }
     if (code == 0)
-        code = measure_argv(in, r, s, a, &args, &n_args, err);
+        code = measure_argv(in, r, s, x->a, &args, &n_args, err);
     const struct store_bind files = {.path = b->folder};
     if (code == 0)
-        code = child_start(&server, b, b->lab->runtime, args, n_args, &files, 1, err);
-    if (code == 0) {
-        m->in = in;
-        m->rpc = b->emulated ? w->endpoint : NULL;
-        code = listen_to(&server, w, m, b->lab->timeout_ms ? b->lab->timeout_ms : MEASURE_TIMEOUT_MS, err);
-    }
-    if (code == 0 && !m->memory.measured)
-        code = verdict(&server, m, err);
-    child_end(&server);
-    if (w)
-        stop_workers(w);
+        code = child_start(&x->server, b, b->lab->runtime, args, n_args, &files, 1, err);
+    if (code < 0)
+        return code;
+    x->reader.in = in;
+    x->reader.rpc = b->emulated ? x->workers.endpoint : NULL;
+    code = listen_to(&x->server, &x->workers, &x->reader, b->lab->timeout_ms ? b->lab->timeout_ms : MEASURE_TIMEOUT_MS, err);
+    return code == 0 && !x->reader.memory.measured ? verdict(&x->server, &x->reader, err) : code;
+}
+
+int bench_run(struct measure_bench *b, const struct fit_input *in, const struct fit_result *r, struct measure_run_shape *s, struct measure_answer *ret, struct err *err)
+{
+    struct run *x = calloc(1, sizeof *x);
+    if (!x)
+        return err_nomem(err);
+    x->server = CHILD_NONE;
+    x->rpc = BUF_INIT((size_t)FIT_DEVICES_MAX * 32);
+    x->a = arena_new(ARGS_MEMORY_MAX);
+    for (size_t d = 0; d < in->n_devices; d++)
+        x->own[d] = (struct measure_device){.name = in->devices[d].name, .buffer = in->devices[d].buffer ? in->devices[d].buffer : in->devices[d].name};
+    s->devices = x->own;
+    s->rpc = NULL;
+    int code = x->a ? run_all(b, x, in, r, s, err) : err_nomem(err);
+    child_end(&x->server);
+    stop_workers(&x->workers);
     if (code == 0)
-        *ret = m->answer;
-    free(m);
-    free(w);
-    arena_free(a);
+        *ret = x->reader.answer;
+    buf_release(&x->rpc);
+    arena_free(x->a);
+    free(x);
     return code;
 }

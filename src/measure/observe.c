@@ -253,12 +253,14 @@ int measure_calibration(struct ledger *ledger, const struct measure_key *key, co
 {
     char family[MEASURE_FAMILY];
     base_autobuf struct buf hardware = BUF_INIT(MEASURE_HARDWARE_MAX);
-    base_autofree struct lookup *l = calloc(1, sizeof *l);
-    int code = l ? measure_family(in, r, family, err) : err_nomem(err);
+    int code = measure_family(in, r, family, err);
     if (code == 0)
         code = measure_hardware(key, in, &hardware, err);
     if (code < 0)
         return code;
+    struct lookup *l = calloc(1, sizeof *l);
+    if (!l)
+        return err_nomem(err);
     l->in = in;
     l->r = r;
     l->hardware = hardware.ptr ? hardware.ptr : "";
@@ -268,5 +270,8 @@ int measure_calibration(struct ledger *ledger, const struct measure_key *key, co
     o.kind = MEASURE_KIND_OBSERVED;
     if (code == 0)
         code = ledger_find(ledger, &o, take_observed, l, err);
-    return code < 0 ? code : build(l, key, a, ret, err);
+    if (code == 0)
+        code = build(l, key, a, ret, err);
+    free(l);
+    return code;
 }

@@ -412,7 +412,6 @@ static void nothing_is_left_behind(void **state)
 {
     (void)state;
     NEED_ENGINE();
-    os_autoclose int dir = os_open_dir(rig.folder, NULL);
     struct buf list = BUF_INIT(65536);
     const char *argv[] = {"ls", rig.folder, NULL}, *envp[] = {"PATH=/usr/bin:/bin", NULL};
     int status = 0;
