@@ -2,6 +2,7 @@
  *
  * The solver against its twin, which tries everything: random models, devices and spaces from fixed seeds; then the answers that measurements of real boxes want, and what must never be proposed.
  */
+#include "failing_malloc.h"
 #include "solve_twin.h"
 
 #include <errno.h>
@@ -631,6 +632,36 @@ static void test_faults_of_input(void **state)
     free_box(&other);
 }
 
+/* Wherever memory ends, the answer is -ENOMEM and nothing leaks. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+#if FAILING_MALLOC
+    for (size_t n_devices = 1; n_devices <= 3; n_devices++) {
+        struct box b;
+        bool failed = true;
+        long n = 0;
+        make_box(&b, 300 + n_devices, 1, n_devices, true, 60);
+        const struct fit_space f = {.split = true, .cpu_moe = true, .contexts = {1024, 4096}, .n_contexts = 2, .context_largest = true};
+        for (; failed && n < 1000; n++) {
+            struct fit_choice *c = NULL;
+            size_t points = 0;
+            failing_arm(n);
+            struct arena *a = arena_new(64U << 20);
+            const int r = a ? fit_solve(b.in, 1, &f, a, &c, &points, NULL) : -ENOMEM;
+            (void)arena_free(a);
+            const long live = failing_disarm(&failed);
+            assert_int_equal(live, 0);
+            assert_int_equal(r, failed ? -ENOMEM : 0);
+        }
+        assert_in_range(n, 8, 999);
+        free_box(&b);
+    }
+#else
+    skip();
+#endif
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -651,6 +682,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_services_share, arena_up, arena_down),
         cmocka_unit_test_setup_teardown(test_three_services, arena_up, arena_down),
         cmocka_unit_test_setup_teardown(test_faults_of_input, arena_up, arena_down),
+        cmocka_unit_test_setup_teardown(test_no_memory, arena_up, arena_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  *
  * Knobs, neighbourhood tables and working sets: what one step changes is what the prediction of that step says, and the balance table of a real box comes out row by row.
  */
+#include "failing_malloc.h"
 #include "solve_models.h"
 
 #include <errno.h>
@@ -374,6 +375,39 @@ static void test_axes(void **state)
     rig_done(&r);
 }
 
+static void test_no_memory(void **state)
+{
+    (void)state;
+#if FAILING_MALLOC
+    struct rig r;
+    bool failed = true;
+    long n = 0, refused = 0;
+    rig_init(&r, model_small(2, true), 2);
+    r.shape.context = 2048;
+    predict(&r);
+    for (; failed && n < 1000; n++) {
+        struct fit_speed speed;
+        failing_arm(n);
+        struct arena *a = arena_new(64U << 20);
+        int e = a ? fit_knobs(&r.in, &r.now, a, &r.knobs, &r.n, NULL) : -ENOMEM;
+        for (int axis = FIT_AXIS_SPLIT; e == 0 && axis <= FIT_AXIS_KV; axis++)
+            e = fit_table(&r.in, (enum fit_axis)axis, NULL, 0, a, &r.rows, &r.n, NULL);
+        if (e == 0)
+            e = fit_speed(&r.in, &r.now, 0, a, &speed, NULL);
+        (void)arena_free(a);
+        const long live = failing_disarm(&failed);
+        assert_int_equal(live, 0);
+        refused += e == -ENOMEM;
+        assert_true(e == 0 || (failed && e == -ENOMEM)); /* qsort does without the memory that it asks for */
+    }
+    assert_in_range(n, 20, 999);
+    assert_true(refused > n - 5);
+    rig_done(&r);
+#else
+    skip();
+#endif
+}
+
 /* ---- working sets --------------------------------------------------------------------------------------------------------------------- */
 
 /* A pair of replicas of 122,636 tokens: two families of 50k beside 50k running do not go into one. */
@@ -437,6 +471,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_knobs_of_27b),     cmocka_unit_test(test_knobs_of_experts), cmocka_unit_test(test_knobs_of_the_host), cmocka_unit_test(test_balance_table),
         cmocka_unit_test(test_split_over_three), cmocka_unit_test(test_other_tables),     cmocka_unit_test(test_axes),              cmocka_unit_test(test_capacity_wall),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
