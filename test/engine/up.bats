@@ -13,7 +13,7 @@ load common
 	[[ $output == *"berth down"* ]]
 	replicas=
 	for i in 1 2 3 4; do
-		ask "What is a slot?" -D "$scratch/head$i" -o "$scratch/body"
+		ask "What is slot $i?" -D "$scratch/head$i" -o "$scratch/body"
 		jq -e '.choices[0].message.content | test("[a-z]{3}")' "$scratch/body"
 		replicas+=" $(sed -nE 's/^x-berth-replica: *([^[:space:]]*).*/\1/Ip' "$scratch/head$i")"
 	done
