@@ -43,18 +43,21 @@ void fit_output(struct fit_run *x, const struct fit_context *c)
 
 /* ---- saved states ------------------------------------------------------------------------------------------------------ */
 
-#define STATE_HEADER 8
-#define CACHE_HEADER 4
+#define CACHE_HEADER (8 + 4 + 8)  /* of one attention cache, and STREAM_HEADER for each of its streams */
 #define STREAM_HEADER 4
-#define CACHE_TAIL 8
-#define CELL_HEADER 12   /* position and sequences; as much again with M-RoPE or per-layer embeddings */
-#define LAYER_HEADER 12  /* for K and for V */
+#define CELL_HEADER 12            /* position and sequences; as much again with M-RoPE or per-layer embeddings */
+#define LAYER_HEADER 12           /* for K and for V */
 #define RECURRENT_HEADER (4 + 8 + 8)
 #define RECURRENT_LAYER 24
+#define TABLE_LAYER 8             /* the state of per-layer embeddings */
+#define COMPRESSED_HEADER 132     /* of deepseek4's compressed caches and compressors together */
+#define COMPRESSOR_HEADER 24      /* of its compressors alone */
+#define COMPRESSOR_LAYER 40       /* of one of a compressor's tensors */
 
 /* One attention cache of a state. */
 struct cache_sum {
-    uint64_t per_cell, headers, layers;
+    uint64_t per_cell, headers;
+    bool is; /* the context has it, even when no layer of it is left */
 };
 
 static void cache_layer(struct cache_sum *s, const struct gguf_type *k, uint64_t k_width, const struct gguf_type *v, uint64_t v_width)
@@ -62,7 +65,7 @@ static void cache_layer(struct cache_sum *s, const struct gguf_type *k, uint64_t
     if (k_width > 0) {
         s->per_cell = fit_add(s->per_cell, fit_row(k, k_width));
         s->headers += LAYER_HEADER;
-        s->layers++;
+        s->is = true;
     }
     if (v_width > 0) {
         s->per_cell = fit_add(s->per_cell, fit_row(v, v_width));
@@ -73,19 +76,57 @@ static void cache_layer(struct cache_sum *s, const struct gguf_type *k, uint64_t
 static uint64_t cache_bytes(const struct fit_context *c, const struct cache_sum *s, uint64_t cells)
 {
     const struct model *m = c->pm->m;
+    if (!s->is)
+        return 0;
     uint64_t cell = fit_add(s->per_cell, m->m_rope || m->ple ? 2 * CELL_HEADER : CELL_HEADER);
-    return fit_add(CACHE_HEADER + STREAM_HEADER * (uint64_t)c->n_stream + CACHE_TAIL + s->headers, fit_mul(cell, cells));
+    return fit_add(CACHE_HEADER + STREAM_HEADER * (uint64_t)c->n_stream + s->headers, fit_mul(cell, cells));
 }
 
 struct state_sums {
     struct cache_sum dense, swa, indexer;
-    uint64_t recurrent, n_recurrent;
+    uint64_t recurrent; /* its header included; 0 none */
+    uint64_t compressors, n_compressed; /* deepseek4 */
 };
+
+static void add_recurrent(struct state_sums *s, const struct model_layer *l)
+{
+    if (s->recurrent == 0)
+        s->recurrent = RECURRENT_HEADER;
+    if (l->recurrent)
+        s->recurrent = fit_add(s->recurrent, fit_add(RECURRENT_LAYER, fit_mul(F32, fit_add(l->r_elems, l->s_elems))));
+    if (l->ple_elems > 0)
+        s->recurrent = fit_add(s->recurrent, fit_add(TABLE_LAYER, fit_mul(F32, l->ple_elems)));
+}
+
+/* Both tensors of a compressor, of K and of the indexer. */
+static void add_compressors(struct state_sums *s, const struct model_layer *l)
+{
+    const uint64_t elems[] = {l->compressor_elems, l->indexer_compressor_elems};
+    for (size_t i = 0; i < BASE_COUNT(elems); i++)
+        if (elems[i] > 0)
+            s->compressors = fit_add(s->compressors, 2 * fit_add(COMPRESSOR_LAYER, fit_mul(F32, elems[i])));
+    s->n_compressed++;
+}
+
+/* Cells of deepseek4's coarser caches: they carry no headers of their own. */
+static uint64_t compressed_bytes(const struct fit_context *c, uint64_t tokens)
+{
+    const struct model *m = c->pm->m;
+    uint64_t sum = COMPRESSED_HEADER;
+    for (uint32_t il = 0; il < m->n_layer; il++) {
+        const struct model_layer *l = &m->layers[il];
+        if (l->nextn != c->mtp || l->compress_ratio == 0)
+            continue;
+        uint64_t row = fit_add(fit_row(c->k, l->k_width), l->indexer_k_width ? fit_row(c->k, l->indexer_k_width) : 0);
+        sum = fit_add(sum, fit_add(LAYER_HEADER * (l->indexer_k_width ? 2ULL : 1ULL), fit_mul(tokens / l->compress_ratio, row)));
+    }
+    return sum;
+}
 
 static struct state_sums sum_state(const struct fit_context *c)
 {
     const struct model *m = c->pm->m;
-    struct state_sums s = {0};
+    struct state_sums s = {.recurrent = 0};
     for (uint32_t il = 0; il < m->n_layer; il++) {
         const struct model_layer *l = &m->layers[il];
         if (l->nextn != c->mtp)
@@ -94,13 +135,16 @@ static struct state_sums sum_state(const struct fit_context *c)
             cache_layer(l->swa ? &s.swa : &s.dense, c->k, l->k_width, c->v, !c->flash && l->v_width ? c->pm->v_width_max : l->v_width);
         if (c->mtp)
             continue;
-        cache_layer(&s.indexer, c->k, l->indexer_k_width, l->indexer_v_in_k_type ? c->k : c->v, l->indexer_v_width);
-        if (l->recurrent) {
-            s.recurrent = fit_add(s.recurrent, fit_add(RECURRENT_LAYER, fit_mul(F32, fit_add(l->r_elems, l->s_elems))));
-            s.n_recurrent++;
+        if (l->compress_ratio > 0) {
+            add_compressors(&s, l);
+            continue;
         }
-        s.recurrent = fit_add(s.recurrent, fit_mul(F32, l->ple_elems));
+        cache_layer(&s.indexer, c->k, l->indexer_k_width, l->indexer_v_in_k_type ? c->k : c->v, l->indexer_v_width);
+        if (l->recurrent || l->ple_elems > 0)
+            add_recurrent(&s, l);
     }
+    /* a context with two caches keeps both, also when one has no layer */
+    s.dense.is |= s.swa.is && !c->mtp;
     return s;
 }
 
@@ -115,28 +159,18 @@ uint64_t fit_state_bytes(const struct fit_context *c, uint64_t tokens)
     const struct state_sums s = sum_state(c);
     if (c->pm->m->cache == MODEL_CACHE_NONE)
         return 0;
-    uint64_t sum = STATE_HEADER;
-    if (s.dense.layers > 0)
-        sum = fit_add(sum, cache_bytes(c, &s.dense, tokens));
-    if (s.swa.layers > 0)
-        sum = fit_add(sum, cache_bytes(c, &s.swa, window_cells(c, tokens)));
-    if (s.indexer.layers > 0)
-        sum = fit_add(sum, cache_bytes(c, &s.indexer, tokens));
-    if (s.n_recurrent > 0)
-        sum = fit_add(sum, fit_add(RECURRENT_HEADER, s.recurrent));
-    return sum;
+    uint64_t sum = fit_add(cache_bytes(c, &s.dense, tokens), cache_bytes(c, &s.indexer, tokens));
+    if (s.n_compressed > 0)
+        sum = fit_add(sum, fit_add(compressed_bytes(c, tokens), s.compressors));
+    return fit_add(sum, fit_add(cache_bytes(c, &s.swa, window_cells(c, tokens)), s.recurrent));
 }
 
 /* What cannot be cut at any position is kept apart: the window's cells, or the recurrent state. */
 uint64_t fit_checkpoint_bytes(const struct fit_context *c)
 {
     const struct state_sums s = sum_state(c);
-    uint64_t sum = 0;
-    if (s.swa.layers > 0)
-        sum = fit_add(sum, cache_bytes(c, &s.swa, window_cells(c, c->n_ctx_seq)));
-    if (s.n_recurrent > 0)
-        sum = fit_add(sum, fit_add(RECURRENT_HEADER, s.recurrent));
-    return sum > 0 ? fit_add(STATE_HEADER, sum) : 0;
+    uint64_t compressors = s.n_compressed > 0 ? fit_add(COMPRESSOR_HEADER, s.compressors) : 0;
+    return fit_add(fit_add(cache_bytes(c, &s.swa, window_cells(c, c->n_ctx_seq)), s.recurrent), compressors);
 }
 
 /* ---- all of it ------------------------------------------------------------------------------------------------------------ */
