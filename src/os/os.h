@@ -119,6 +119,9 @@ struct os_proc {
 };
 #define OS_PROC_NONE ((struct os_proc){.pid = 0, .pidfd = -1})
 
+/* The path of a program, into out (cleared first), from the first folder of our PATH that holds it; relative folders are passed over. -ENOENT. */
+int os_find_program(const char *name, struct buf *out, struct err *err) BASE_MUST_USE;
+
 /* Starts a child. A failure in the child before or at exec (no such file, mount refused, ...) is returned here, with the step named,
  * and leaves no child. All signals are default and unblocked in the child. */
 int os_spawn(const struct os_spawn *s, struct os_proc *ret, struct err *err) BASE_MUST_USE;

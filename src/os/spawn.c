@@ -259,19 +259,18 @@ static bool is_program(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
 }
 
-/* Looks argv[0] up in our PATH. Relative folders in it are passed over: what runs must not depend on where we stand. */
-static int find_program(const char *name, struct buf *room, struct err *err)
+int os_find_program(const char *name, struct buf *out, struct err *err)
 {
     const char *usual = getenv("PATH");
     struct str path = str_of(usual && *usual ? usual : PATH_DEFAULT);
     while (path.ptr) {
         struct str dir = str_split(&path, ':');
         if (dir.len == 0 || dir.ptr[0] != '/')
-            continue;
-        buf_clear(room);
-        buf_add_str(room, dir);
-        buf_addf(room, "/%s", name);
-        if (buf_status(room) == 0 && is_program(room->ptr))
+            continue; /* what runs must not depend on where we stand */
+        buf_clear(out);
+        buf_add_str(out, dir);
+        buf_addf(out, "/%s", name);
+        if (buf_status(out) == 0 && is_program(out->ptr))
             return 0;
     }
     char text[OS_PATH_TEXT];
@@ -393,7 +392,7 @@ int os_spawn(const struct os_spawn *s, struct os_proc *ret, struct err *err)
     base_autobuf struct buf path = BUF_INIT(4096);
     struct plan p = {.s = s, .program = s->argv[0]};
     if (s->use_path && !strchr(s->argv[0], '/')) {
-        int r = find_program(s->argv[0], &path, err);
+        int r = os_find_program(s->argv[0], &path, err);
         if (r < 0)
             return r;
         p.program = path.ptr;

@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <unistd.h>
 
 /* Paths that make no sense to copy whole: a slip of the pen would fill the disk. */
 static bool too_wide(const char *path)
@@ -60,32 +59,18 @@ bool path_changed(const struct fleet_runtime *want, uint64_t installed_us)
     return fd >= 0 && os_walk(fd, visit_newer, &installed_us, NULL) == -ESTALE;
 }
 
-/* The first regular file of that name that may be run, in the PATH of ours. */
-static int find_in_path(const char *name, char out[PATH_MAX])
-{
-    const char *usual = getenv("PATH");
-    struct str path = str_of(usual && *usual ? usual : "/usr/local/bin:/usr/bin:/bin");
-    while (path.ptr) {
-        struct str dir = str_split(&path, ':');
-        char full[STORE_PATH_MAX];
-        struct stat st;
-        if (!dir.len || dir.ptr[0] != '/' || store_pathf(full, NULL, STR_FMT "/%s", STR_ARG(dir), name) < 0)
-            continue;
-        if (stat(full, &st) == 0 && S_ISREG(st.st_mode) && access(full, X_OK) == 0)
-            return realpath(full, out) ? 0 : -errno;
-    }
-    return -ENOENT;
-}
-
 int system_install(struct install *in, struct err *err)
 {
     const char *program = store_program(in->m->engine);
+    base_autobuf struct buf found = BUF_INIT(STORE_PATH_MAX);
     char real[PATH_MAX] = "", digest[OS_SHA256_HEX];
     if (!program)
         return 0;
-    int r = find_in_path(program, real);
+    int r = os_find_program(program, &found, err);
     if (r < 0)
-        return err_sys(err, r, "the host has no program '%s' in PATH", program);
+        return r;
+    if (!realpath(found.ptr, real))
+        return err_sys(err, -errno, "cannot use '%s'", found.ptr);
     struct stat st;
     struct manifest_entry e = {.path = real + 1, .kind = MANIFEST_FILE, .detail = digest};
     r = os_digest_file(AT_FDCWD, real, digest, &e.bytes, err);
