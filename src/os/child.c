@@ -30,6 +30,12 @@ int os_proc_signal(const struct os_proc *p, int sig)
     return pidfd_send_signal(p->pidfd, sig, NULL, 0) < 0 ? -errno : 0;
 }
 
+void os_proc_kill_group(const struct os_proc *p)
+{
+    if (p->pid > 1)
+        (void)kill(-p->pid, SIGKILL); /* not collected: the number is its own */
+}
+
 int os_proc_reap(struct os_proc *p, int *ret_status)
 {
     if (p->pid <= 0)

@@ -125,7 +125,11 @@ int os_find_program(const char *name, struct buf *out, struct err *err) BASE_MUS
 /* Starts a child. A failure in the child before or at exec (no such file, mount refused, ...) is returned here, with the step named,
  * and leaves no child. All signals are default and unblocked in the child. */
 int os_spawn(const struct os_spawn *s, struct os_proc *ret, struct err *err) BASE_MUST_USE;
+/* Whether own_pids works here. Found out once, by doing it. */
+bool os_own_pids_possible(void);
 int os_proc_signal(const struct os_proc *p, int sig) BASE_MUST_USE; /* -ESRCH when ended */
+/* Kills the group of a process that was started with new_group and is not collected yet: what it has started and left behind. */
+void os_proc_kill_group(const struct os_proc *p);
 /* Collects an ended child without waiting: 1 and *ret_status (as waitpid's) when it has ended, 0 while it runs. */
 int os_proc_reap(struct os_proc *p, int *ret_status) BASE_MUST_USE;
 void os_proc_release(struct os_proc *p); /* closes the descriptor */

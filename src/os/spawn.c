@@ -343,6 +343,32 @@ static pid_t fork_apart(struct plan *p)
     return (pid_t)syscall(SYS_clone, flags, NULL, NULL, NULL, NULL);
 }
 
+static bool try_own_pids(void)
+{
+    const struct os_spawn s = {.own_pids = true};
+    struct plan p = {.s = &s, .report_fd = -1};
+    int status = -1;
+    pid_t pid = fork_apart(&p);
+    if (pid == 0) {
+        make_user(&p);
+        make_mounts(&p);
+        _exit(0);
+    }
+    if (pid < 0)
+        return false;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return status == 0;
+}
+
+bool os_own_pids_possible(void)
+{
+    static enum { UNKNOWN, NO, YES } found;
+    if (found == UNKNOWN)
+        found = try_own_pids() ? YES : NO;
+    return found == YES;
+}
+
 static int start(struct plan *p, struct os_proc *ret, struct err *err)
 {
     char text[OS_PATH_TEXT];

@@ -277,6 +277,8 @@ void run_on_end(void *ctx)
 {
     struct run_service *s = ctx;
     int status = 0;
+    if (os_proc_signal(&s->proc, 0) == -ESRCH)
+        os_proc_kill_group(&s->proc); /* what it left behind, where no namespace ends it */
     if (os_proc_reap(&s->proc, &status) == 0)
         return;
     status = engine_status(s, status);

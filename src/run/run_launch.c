@@ -201,6 +201,7 @@ void run_launch_kill(struct run_service *s)
         if (!known || poll(&f, 1, KILL_WAIT_MS) == 0)
             base_ignore(os_proc_signal(&s->proc, SIGKILL));
         (void)poll(&f, 1, KILL_WAIT_MS);
+        os_proc_kill_group(&s->proc);
         base_ignore(os_proc_reap(&s->proc, &status));
     }
     run_launch_clear(s);

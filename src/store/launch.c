@@ -7,8 +7,8 @@
  *   chroot      root only, where user namespaces are forbidden: the mounts go to a skeleton of folders in `work`, in the child's own mount namespace; then chroot and the engine's account.
  *   loader      no mounts at all: the tree's own loader with the tree's libraries. A tree without a loader is started as it is.
  *
- * The first two start in a namespace of processes of its own, so that the kernel ends all of it with the child that we know; bubblewrap alone, when it is killed while it sets things
- * up, leaves an engine behind. No form leaves an engine running as root. Nothing of the environment goes through bubblewrap's arguments, which anybody may read.
+ * All start in a namespace of processes of their own, the last one when that is possible, so that the kernel ends all of it with the child that we know; bubblewrap alone, when it
+ * is killed while it sets things up, leaves an engine behind. No form leaves an engine running as root. Nothing of the environment goes through bubblewrap's arguments, which anybody may read.
  */
 #include "store_int.h"
 
@@ -428,7 +428,7 @@ static int make_form(struct recipe *c, enum store_confine form, bool with_info, 
         return c->n_args || *c->r->program ? err_nomem(err) : err_set(err, -EINVAL, "there is no command to run");
     c->argv.v[c->argv.n] = NULL;
     c->spawn->argv = c->argv.v;
-    c->spawn->own_pids = form != STORE_LOADER;
+    c->spawn->own_pids = form != STORE_LOADER || os_own_pids_possible();
     c->spawn->binds = c->binds;
     c->spawn->n_binds = c->n_binds;
     if (c->store->privileged) {

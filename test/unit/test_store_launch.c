@@ -286,6 +286,7 @@ static void loader_words(void **state)
     assert_int_equal(store_pathf(program, NULL, "%s/bin/llama-server", w->own), 0);
     snprintf(libraries, sizeof libraries, "LD_LIBRARY_PATH=%s/bin:%s/lib", w->own, w->own);
     assert_string_equal(l.spawn.argv[0], program);
+    assert_int_equal(l.spawn.own_pids, os_own_pids_possible());
     assert_string_equal(l.spawn.cwd, w->work);
     assert_true(has_word(l.spawn.envp, libraries));
     assert_null(l.spawn.chroot);
