@@ -144,7 +144,7 @@ static int measure_rounds(struct session *s, const struct measure_range *range, 
         if (r < 0)
             return r;
         s->c.worst_error = fit_all(s, points, BASE_COUNT(points));
-        if (s->c.worst_error <= MEASURE_GOOD || round + 1 == ROUNDS || !measure_bracket_narrow(s->in, &s->r, &b)) {
+        if (s->c.worst_error <= MEASURE_GOOD || round + 1 == ROUNDS || !measure_bracket_narrow(s->in, &s->r, round + 2 == ROUNDS, &b)) {
             widen(s, &points[3]);
             return 0;
         }

@@ -65,7 +65,7 @@ struct measure_compute {
     size_t n_points;
 };
 /* Measures the compute buffers of in's shape: the engine runs on hollow copies of the files at a few points of the range, coefficients are fitted, a point is held out and checked; where it is off by more than MEASURE_GOOD the
- * range is narrowed around the shape and measured again. Devices that the runtime does not offer here are emulated by ggml-rpc-server. The result is kept in the ledger. files: paths of the weights (first part), drafter, projector.
+ * range is narrowed around the shape and measured again, at last at its own ubatch alone. Devices that the runtime does not offer here are emulated by ggml-rpc-server. The result is kept in the ledger. files: paths of the weights (first part), drafter, projector.
  * -ENOTSUP: this engine kind or build cannot be asked; -EINVAL: the engine refuses the shape (its own words); -ETIMEDOUT; -EIO: it said nothing usable (its last words). */
 #define MEASURE_GOOD 0.005
 struct measure_files {

@@ -96,8 +96,8 @@ struct measure_bracket {
     uint32_t ub[2], context[2];
 };
 void measure_bracket_first(const struct fit_input *in, const struct fit_result *r, const struct measure_range *range, struct measure_bracket *ret);
-/* Halves it around the shape itself; false when it cannot be narrowed. */
-bool measure_bracket_narrow(const struct fit_input *in, const struct fit_result *r, struct measure_bracket *b);
+/* Halves it around the shape itself; with pin to the shape's own ubatch alone, in which windowed caches go in steps and no line fits. False when that changes nothing. */
+bool measure_bracket_narrow(const struct fit_input *in, const struct fit_result *r, bool pin, struct measure_bracket *b);
 /* The held-out point: the middle. */
 void measure_bracket_middle(const struct fit_input *in, const struct measure_bracket *b, uint32_t *ret_ub, uint32_t *ret_context);
 

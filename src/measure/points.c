@@ -60,18 +60,18 @@ static uint32_t nearer(uint32_t v, uint32_t target)
     return v < target ? target - (target - v) / 2 : target + (v - target) / 2;
 }
 
-bool measure_bracket_narrow(const struct fit_input *in, const struct fit_result *r, struct measure_bracket *b)
+bool measure_bracket_narrow(const struct fit_input *in, const struct fit_result *r, bool pin, struct measure_bracket *b)
 {
     struct measure_bracket n;
     for (size_t i = 0; i < 2; i++) {
-        n.ub[i] = round_ub(in, nearer(b->ub[i], r->n_ubatch));
+        n.ub[i] = round_ub(in, pin ? r->n_ubatch : nearer(b->ub[i], r->n_ubatch));
         n.context[i] = round_context(in, nearer(b->context[i], r->n_ctx));
     }
     order(n.ub);
     order(n.context);
     bool changed = n.ub[0] != b->ub[0] || n.ub[1] != b->ub[1] || n.context[0] != b->context[0] || n.context[1] != b->context[1];
     *b = n;
-    return changed && n.ub[0] < n.ub[1];
+    return changed;
 }
 
 void measure_bracket_middle(const struct fit_input *in, const struct measure_bracket *b, uint32_t *ret_ub, uint32_t *ret_context)

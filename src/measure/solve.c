@@ -13,7 +13,7 @@
 /* Architectures whose layers do not begin with a norm that has weights: nothing crosses twice. Found by comparing the engine's measuring pass with its real one. */
 static bool begins_otherwise(const char *arch)
 {
-    static const char *const names[] = {"deepseek4", "exaone4", "glm5-next", "hrm_text", "hy_v4", "k2-horizon", "kimi-k3", "olmo", "olmo2", "qwen4exp", "talkie"};
+    static const char *const names[] = {"deepseek4", "exaone4", "glm5-next", "hrm_text", "hy_v4", "k2-horizon", "kimi-k3", "minimax-01", "olmo", "olmo2", "qwen4exp", "talkie"};
     for (size_t i = 0; i < BASE_COUNT(names); i++)
         if (strcmp(arch, names[i]) == 0)
             return true;

@@ -139,14 +139,19 @@ static void brackets(void **state)
     assert_int_equal(ub, 384);
     assert_int_equal(context, 6144);
     /* narrower, the shape still in it */
-    assert_true(measure_bracket_narrow(&x.in, &x.r, &b));
+    assert_true(measure_bracket_narrow(&x.in, &x.r, false, &b));
     assert_int_equal(b.ub[0], 384);
     assert_int_equal(b.ub[1], 512);
     assert_int_equal(b.context[0], 6144);
     assert_int_equal(b.context[1], 8192);
     for (int i = 0; i < 40; i++)
-        base_ignore(measure_bracket_narrow(&x.in, &x.r, &b));
-    assert_false(measure_bracket_narrow(&x.in, &x.r, &b));
+        base_ignore(measure_bracket_narrow(&x.in, &x.r, false, &b));
+    assert_false(measure_bracket_narrow(&x.in, &x.r, false, &b));
+    b = bracket(&x, &any);
+    assert_true(measure_bracket_narrow(&x.in, &x.r, true, &b));
+    assert_int_equal(b.ub[0], 512);
+    assert_int_equal(b.ub[1], 512);
+    assert_int_equal(b.context[0], 6144);
 
     /* a small context cannot be halved below ubatch, which it would cut: upwards then */
     x.shape.context = 512;
