@@ -9,6 +9,7 @@
 #define ALIGN (_Alignof(max_align_t))
 #define BLOCK_FIRST 4096
 #define BLOCK_MOST ((size_t)256 << 10) /* growth stops here: an arena wastes at most one such block */
+#define LIST_FIRST 32
 
 struct block {
     struct block *next;
@@ -82,6 +83,24 @@ void *arena_alloc(struct arena *a, size_t count, size_t size)
     b->used += (size_t)need;
     memset(p, 0, (size_t)need);
     return p;
+}
+
+void *arena_grow(struct arena *a, void *list, size_t need, size_t *cap, size_t size)
+{
+    if (need <= *cap)
+        return list;
+    size_t more = *cap > SIZE_MAX / 2 ? SIZE_MAX : *cap * 2;
+    if (more < LIST_FIRST)
+        more = LIST_FIRST;
+    if (more < need)
+        more = need;
+    void *grown = arena_alloc(a, more, size);
+    if (!grown)
+        return NULL;
+    if (*cap)
+        memcpy(grown, list, *cap * size);
+    *cap = more;
+    return grown;
 }
 
 char *arena_dup(struct arena *a, struct str s)

@@ -139,6 +139,9 @@ struct arena *arena_new(size_t max_bytes) BASE_MUST_USE;
 struct arena *arena_free(struct arena *a); /* takes NULL; returns NULL */
 /* Zeroed, aligned for any type. NULL beyond the ceiling or without memory. count * size is checked. */
 void *arena_alloc(struct arena *a, size_t count, size_t size) BASE_MUST_USE;
+/* A list in an arena that grows: its place with room for `need` elements, which is `list` itself while they fit; else it moves, *cap at least doubled, zeroed behind the old
+ * content. {NULL, 0} starts one. NULL as arena_alloc: the list is as it was. */
+void *arena_grow(struct arena *a, void *list, size_t need, size_t *cap, size_t size) BASE_MUST_USE;
 char *arena_dup(struct arena *a, struct str s) BASE_MUST_USE; /* terminated */
 char *arena_printf(struct arena *a, const char *fmt, ...) BASE_PRINTF(2, 3) BASE_MUST_USE;
 

@@ -10,19 +10,11 @@
 
 int check_add(struct check_results *r, const char *contract, const char *subject, enum check_verdict verdict, const char *text)
 {
-    if (r->n == r->cap) {
-        size_t cap = r->cap ? r->cap * 2 : 32;
-        struct check_result *list = arena_alloc(r->a, cap, sizeof *list);
-        if (!list)
-            return -ENOMEM;
-        if (r->n)
-            memcpy(list, r->list, r->n * sizeof *list);
-        r->list = list;
-        r->cap = cap;
-    }
-    if (!subject || !text)
+    struct check_result *list = arena_grow(r->a, r->list, r->n + 1, &r->cap, sizeof *list);
+    if (!list || !subject || !text)
         return -ENOMEM;
-    r->list[r->n++] = (struct check_result){.contract = contract, .subject = subject, .verdict = verdict, .text = text};
+    r->list = list;
+    list[r->n++] = (struct check_result){.contract = contract, .subject = subject, .verdict = verdict, .text = text};
     return 0;
 }
 

@@ -5,28 +5,19 @@
  */
 #include "engine_int.h"
 
-#define ARGS_FIRST 64
-
 void args_add(struct args *args, const char *word)
 {
     if (!word || args->failed) {
         args->failed = true;
         return;
     }
-    if (args->n + 1 >= args->cap) {
-        size_t cap = args->cap ? args->cap * 2 : ARGS_FIRST;
-        const char **v = arena_alloc(args->a, cap, sizeof(*v));
-        if (!v) {
-            args->failed = true;
-            return;
-        }
-        if (args->n > 0)
-            memcpy(v, args->v, args->n * sizeof(*v));
-        args->v = v;
-        args->cap = cap;
+    const char **v = arena_grow(args->a, args->v, args->n + 2, &args->cap, sizeof(*v));
+    if (!v) {
+        args->failed = true;
+        return;
     }
-    args->v[args->n++] = word;
-    args->v[args->n] = NULL;
+    args->v = v;
+    v[args->n++] = word; /* NULL follows: the arena's memory is zeroed */
 }
 
 void args_addf(struct args *args, const char *fmt, ...)

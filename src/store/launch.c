@@ -40,19 +40,13 @@ static void push(struct words *w, const char *word)
         w->failed = true;
         return;
     }
-    if (w->n + 1 >= w->cap) {
-        size_t cap = w->cap ? w->cap * 2 : 64;
-        const char **v = arena_alloc(w->arena, cap, sizeof *v);
-        if (!v) {
-            w->failed = true;
-            return;
-        }
-        if (w->n)
-            memcpy(v, w->v, w->n * sizeof *v);
-        w->v = v;
-        w->cap = cap;
+    const char **v = arena_grow(w->arena, w->v, w->n + 2, &w->cap, sizeof *v);
+    if (!v) {
+        w->failed = true;
+        return;
     }
-    w->v[w->n++] = word;
+    w->v = v;
+    v[w->n++] = word; /* NULL follows: the arena's memory is zeroed */
 }
 
 static void push_all(struct words *w, const char *const *words, size_t n)

@@ -14,28 +14,20 @@
 #include <limits.h>
 #include <unistd.h>
 
-#define ITEMS_MAX 65536
-
 /* ---- the list -------------------------------------------------------------------------------------------------- */
 
 static int add(struct plan *p, const struct plan_item *item, struct err *err)
 {
-    if (p->n == p->cap) {
-        size_t cap = p->cap ? p->cap * 2 : 64;
-        struct plan_item *grown = cap > ITEMS_MAX ? NULL : arena_alloc(p->arena, cap, sizeof *grown);
-        if (!grown)
-            return err_nomem(err);
-        if (p->n)
-            memcpy(grown, p->items, p->n * sizeof *grown);
-        p->items = grown;
-        p->cap = cap;
-    }
+    struct plan_item *items = arena_grow(p->arena, p->items, p->n + 1, &p->cap, sizeof *items);
+    if (!items)
+        return err_nomem(err);
+    p->items = items;
     struct plan_item copy = *item;
     copy.from = arena_dup(p->arena, str_of(item->from));
     copy.to = arena_dup(p->arena, str_of(item->to));
     if (!copy.from || !copy.to)
         return err_nomem(err);
-    p->items[p->n++] = copy;
+    items[p->n++] = copy;
     return 0;
 }
 

@@ -232,6 +232,32 @@ static void test_arena_alloc(void **state)
     assert_null(arena_free(NULL));
 }
 
+static void test_arena_grow(void **state)
+{
+    (void)state;
+    struct arena *a = arena_new(1 << 16);
+    uint32_t *list = NULL;
+    size_t cap = 0;
+    for (uint32_t i = 0; i < 1000; i++) {
+        uint32_t *grown = arena_grow(a, list, i + 1, &cap, sizeof *grown);
+        assert_non_null(grown);
+        assert_true(cap > i);
+        assert_true(i == 0 || grown[i - 1] == i - 1);
+        assert_int_equal(grown[i], 0);
+        list = grown;
+        list[i] = i;
+    }
+    for (uint32_t i = 0; i < 1000; i++)
+        assert_int_equal(list[i], i);
+    size_t before = cap;
+    assert_ptr_equal(arena_grow(a, list, cap, &cap, sizeof *list), list);
+    assert_null(arena_grow(a, list, 1 << 20, &cap, sizeof *list)); /* over the ceiling */
+    assert_null(arena_grow(a, list, SIZE_MAX, &cap, sizeof *list));
+    assert_int_equal(cap, before);
+    assert_int_equal(list[999], 999);
+    arena_free(a);
+}
+
 static void test_arena_ceiling(void **state)
 {
     (void)state;
@@ -276,6 +302,7 @@ int main(void)
         cmocka_unit_test_teardown(test_buf_growth, reset),    cmocka_unit_test_teardown(test_buf_printf_grows, reset),
         cmocka_unit_test_teardown(test_buf_take, reset),      cmocka_unit_test_teardown(test_buf_printable, reset),
         cmocka_unit_test_teardown(test_buf_nomem, reset),     cmocka_unit_test_teardown(test_arena_alloc, reset),
+        cmocka_unit_test_teardown(test_arena_grow, reset),
         cmocka_unit_test_teardown(test_arena_ceiling, reset), cmocka_unit_test_teardown(test_arena_nomem, reset),
     };
     return cmocka_run_group_tests_name("base memory", tests, NULL, NULL);
