@@ -4,7 +4,7 @@
  * lines of words:
  *
  *   from FIXTURE                 takes keys and tensors of FIXTURE.gguf in the fixtures' folder over (files that llama.cpp's own test program writes)
- *   arch NAME                    general.architecture, and the prefix of keys below
+ *   arch NAME                    general.architecture, and the prefix of keys below; behind `from`: instead of the fixture's
  *   blocks N                     A.block_count; with `from`, per-layer lists are made as long
  *   like SEL LAYER               with `from`: layers of SEL have the tensors of that layer
  *   drop KEY                     with `from`: a key (or, ended by '*', all that begin so) is left out
@@ -73,7 +73,7 @@ struct shape {
     const char *name;
     size_t line;
     struct arena *arena;
-    const char *arch;
+    const char *arch, *fixture_arch;
     uint32_t blocks, parts, part;
     uint32_t part_of[LAYERS_MAX]; /* 1-based; 0: where the line stands */
     /* from */
@@ -357,9 +357,9 @@ static bool keep_string(void *ctx, uint64_t i, struct str text)
 }
 
 /* A list of the fixture; one value for each of its layers becomes one for each of ours. */
-static int copy_list(struct shape *s, const struct gguf_kv *kv, struct err *err)
+static int copy_list(struct shape *s, const char *key, const struct gguf_kv *kv, struct err *err)
 {
-    const bool by_layer = kv->n == s->fixture_blocks && s->blocks && str_starts(kv->key, str_of(s->arch));
+    const bool by_layer = kv->n == s->fixture_blocks && s->blocks && str_starts(kv->key, str_of(s->fixture_arch));
     const uint64_t n = by_layer ? s->blocks : kv->n;
     if (kv->elem == GGUF_STRING) {
         struct strings x = {s, arena_alloc(s->arena, kv->n + 1, sizeof(struct str))};
@@ -367,7 +367,7 @@ static int copy_list(struct shape *s, const struct gguf_kv *kv, struct err *err)
             return err_nomem(err);
         if (gguf_each_str(s->fixture, kv, kv->n, keep_string, &x, err) < 0)
             return err->code;
-        gguf_put_strs(s->keys, kv->key.ptr, x.v, kv->n);
+        gguf_put_strs(s->keys, key, x.v, kv->n);
         return 0;
     }
     uint32_t *u = arena_alloc(s->arena, n + 1, sizeof(*u));
@@ -386,19 +386,18 @@ static int copy_list(struct shape *s, const struct gguf_kv *kv, struct err *err)
         f[i] = (float)d;
     }
     if (kv->elem == GGUF_F32)
-        gguf_put_f32s(s->keys, kv->key.ptr, f, n);
+        gguf_put_f32s(s->keys, key, f, n);
     else if (kv->elem == GGUF_I32)
-        gguf_put_i32s(s->keys, kv->key.ptr, (int32_t *)u, n);
+        gguf_put_i32s(s->keys, key, (int32_t *)u, n);
     else if (kv->elem == GGUF_U64)
-        gguf_put_u64s(s->keys, kv->key.ptr, wide, n);
+        gguf_put_u64s(s->keys, key, wide, n);
     else
-        gguf_put_u32s(s->keys, kv->key.ptr, u, n);
+        gguf_put_u32s(s->keys, key, u, n);
     return 0;
 }
 
-static int copy_key(struct shape *s, const struct gguf_kv *kv, struct err *err)
+static int copy_key(struct shape *s, const char *key, const struct gguf_kv *kv, struct err *err)
 {
-    const char *key = kv->key.ptr;
     switch (kv->type) {
     case GGUF_U16:
         gguf_put_u16(s->keys, key, (uint16_t)kv->v.u);
@@ -422,7 +421,7 @@ static int copy_key(struct shape *s, const struct gguf_kv *kv, struct err *err)
         gguf_put_str(s->keys, key, kv->kept);
         return 0;
     case GGUF_ARRAY:
-        return copy_list(s, kv, err);
+        return copy_list(s, key, kv, err);
     default:
         return fail(s, err, "cannot take '%s' over", key);
     }
@@ -456,7 +455,7 @@ static int take_fixture(struct shape *s, struct err *err)
     const char *count = full_key(s, STR("block_count"));
     if (!count)
         return err_nomem(err);
-    if (!gguf_u64(gguf_find(s->fixture, count), &had) || had > LAYERS_MAX)
+    if (!gguf_u64(gguf_find_arch(s->fixture, "block_count"), &had) || had > LAYERS_MAX)
         return fail(s, err, "a fixture without blocks");
     s->fixture_blocks = (uint32_t)had;
     if (!s->blocks) {
@@ -468,10 +467,16 @@ static int take_fixture(struct shape *s, struct err *err)
         const struct gguf_kv *kv = gguf_kv(s->fixture, i);
         struct str rest = kv->key;
         const struct str prefix = str_split(&rest, '.');
-        const struct str name = str_eq_c(prefix, s->arch) ? rest : kv->key;
-        if (!str_eq_c(kv->key, count) && !dropped(s, name) && copy_key(s, kv, err) < 0)
+        const bool own = str_eq_c(prefix, s->fixture_arch);
+        if (str_eq_c(kv->key, "general.architecture") || (own && str_eq_c(rest, "block_count")) || dropped(s, own ? rest : kv->key))
+            continue;
+        const char *key = own ? full_key(s, rest) : kv->key.ptr;
+        if (!key)
+            return err_nomem(err);
+        if (copy_key(s, key, kv, err) < 0)
             return err->code;
     }
+    gguf_put_str(s->keys, "general.architecture", str_of(s->arch));
     gguf_put_u32(s->keys, count, s->blocks);
     for (size_t i = 0; i < info->n_tensors; i++) {
         const struct gguf_tensor *t = gguf_tensor(s->fixture, i);
@@ -499,7 +504,7 @@ static int open_fixture(struct shape *s, struct str name, struct err *err)
     s->fixture_source = (struct gguf_source){.read = read_fixture, .size = (uint64_t)st.st_size, .ctx = s};
     if (gguf_open(&s->fixture_source, &s->fixture, err) < 0)
         return err_prefix(err, "%s", path.ptr);
-    s->arch = arena_dup(s->arena, gguf_arch(s->fixture));
+    s->arch = s->fixture_arch = arena_dup(s->arena, gguf_arch(s->fixture));
     return s->arch ? 0 : err_nomem(err);
 }
 

@@ -5,13 +5,18 @@
  *   [--program tool|server] [--device NAME=BUFFER]... [--repack] -m FILE [-md FILE] [--mmproj FILE] then flags as the engine has them: -c -np -kvu -b -ub -ngl -ts -ctk -ctv -ctkd -ctvd -fa -nkvo --swa-full -nr -ot -otd -cmoe -ncmoe
  *   --spec-type --spec-draft-n-max --spec-draft-p-min -ngld -mg -sm -lm --no-warmup --embedding --no-mmproj-offload
  *
+ * --learn NAME=UBMIN,UBMAX,CMIN,CMAX measures compute buffers first, with the runtime of the store in $BERTH_STATE; lines of one NAME share what was measured.
+ *
  * A flag that is not read here is an error, so that nothing is compared by half. Files stay open from line to line. Exit 2 for a line that cannot be read.
  */
 #include <base/base.h>
 #include <conf/conf.h>
 #include <fit/fit.h>
 #include <gguf/gguf.h>
+#include <measure/measure.h>
 #include <model/model.h>
+#include <os/os.h>
+#include <store/store.h>
 
 #include <errno.h>
 #include <fcntl.h>
@@ -119,6 +124,7 @@ struct ask {
     struct fit_host host;
     enum fit_program program;
     const struct loaded *target, *drafter, *projector;
+    struct str learn;
     struct arena *a;
 };
 
@@ -254,6 +260,9 @@ static void take(struct ask *q, const struct str *w, size_t n)
             *d = (struct fit_device){.name = arena_dup(q->a, name), .buffer = buffer.ptr ? arena_dup(q->a, buffer) : NULL, .total_bytes = MEMORY, .free_bytes = MEMORY};
             d->backend = fit_backend_of(d->name);
             i += 2;
+        } else if (str_eq_c(w[i], "--learn")) {
+            q->learn = value;
+            i += 2;
         } else if (str_eq_c(w[i], "--repack")) {
             q->host.repack = true;
             i++;
@@ -265,6 +274,69 @@ static void take(struct ask *q, const struct str *w, size_t n)
             i += take_flag(q, w + i, n - i);
         }
     }
+}
+
+/* ---- measuring -------------------------------------------------------------------------------------------------------------- */
+
+static struct {
+    char *name;
+    struct measure_compute c;
+    struct err err; /* code 0: c is good */
+} learnt;
+
+/* The engine of the store, asked on hollow copies. */
+static int measure(const struct fit_input *in, const struct measure_files *files, const struct measure_range *range, struct err *err)
+{
+    static const char *const hardware[FIT_DEVICES_MAX + 1] = {"emulated"};
+    const struct measure_key key = {.build = "test", .model = "test", .service = "", .hardware = hardware};
+    struct os_dirs dirs;
+    struct store *store = NULL;
+    struct store_runtime *list = NULL;
+    size_t n = 0, at = 0;
+    char folder[] = "/tmp/fitpredict-XXXXXX";
+    int r = os_dirs_find(&dirs, err);
+    if (r < 0)
+        return r;
+    r = store_open(&dirs, &store, err);
+    if (r == 0)
+        r = store_runtime_list(store, &list, &n, err);
+    while (r == 0 && at < n && (strcmp(list[at].engine, "llama.cpp") != 0 || !list[at].complete))
+        at++;
+    if (r == 0 && at == n)
+        r = err_set(err, -ENOENT, "no runtime in the store");
+    if (r == 0 && !mkdtemp(folder))
+        r = err_sys(err, -errno, "cannot make a folder");
+    if (r == 0) {
+        const struct measure_lab lab = {.store = store, .runtime = &list[at], .folder = folder};
+        r = measure_compute(&lab, &key, in, files, range, &learnt.c, err);
+        rmdir(folder);
+    }
+    store_runtimes_free(list, n);
+    store = store_free(store);
+    os_dirs_release(&dirs);
+    return r;
+}
+
+/* What was measured under the line's name; measures when the name is new. */
+static int learn(const struct ask *q, const struct fit_input *in, struct err *err)
+{
+    struct str range = q->learn;
+    const struct str name = str_split(&range, '=');
+    uint64_t v[4];
+    for (size_t i = 0; i < BASE_COUNT(v); i++)
+        if (str_to_u64(str_split(&range, ','), &v[i]) < 0 || v[i] > UINT32_MAX)
+            die("no range to measure in", q->learn);
+    if (!learnt.name || !str_eq_c(name, learnt.name)) {
+        const struct measure_range r = {(uint32_t)v[0], (uint32_t)v[1], (uint32_t)v[2], (uint32_t)v[3]};
+        const struct measure_files files = {q->target->path, q->drafter ? q->drafter->path : NULL, q->projector ? q->projector->path : NULL};
+        free(learnt.name);
+        learnt.name = str_dup(name);
+        learnt.err = (struct err){0};
+        base_ignore(measure(in, &files, &r, &learnt.err)); /* kept for every line of the name */
+    }
+    if (learnt.err.code)
+        *err = learnt.err;
+    return learnt.err.code;
 }
 
 /* ---- answers ---------------------------------------------------------------------------------------------------------- */
@@ -299,7 +371,19 @@ static void answer(struct ask *q, struct json_out *o)
         }
     const struct fit_input in = {.target = q->target ? q->target->m : NULL, .drafter = q->drafter ? q->drafter->m : NULL, .projector = q->projector ? q->projector->m : NULL, .shape = &q->s, .devices = q->devices,
                                  .n_devices = q->n_devices, .host = &q->host, .program = q->program, .engine_version = "0.7.0"};
-    if (fit_predict(&in, q->a, &r, &err) < 0) {
+    struct fit_input with = in;
+    struct fit_calibration known = {.source = "measured"};
+    if (q->learn.ptr) {
+        if (learn(q, &in, &err) < 0) {
+            json_out_cstr(o, "error", err.text);
+            return;
+        }
+        known.compute = learnt.c.compute;
+        known.draft_compute = learnt.c.has_draft ? learnt.c.draft_compute : NULL;
+        known.n = learnt.c.n;
+        with.calibration = &known;
+    }
+    if (fit_predict(&with, q->a, &r, &err) < 0) {
         json_out_cstr(o, "error", err.text);
         return;
     }
@@ -353,6 +437,7 @@ int main(void)
         q.a = arena_free(q.a);
     }
     free(line);
+    free(learnt.name);
     while (n_models) {
         free(models[--n_models].path);
         models[n_models].m = model_free(models[n_models].m);

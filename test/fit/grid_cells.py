@@ -91,6 +91,29 @@ NGRAM = ['ngram-simple', 'ngram-map-k', 'ngram-mod', 'ngram-cache']
 
 SAMPLE_FILES = ['llama-dense', 'gemma3-dense', 'qwen35-dense', 'deepseek32-moe', 'deepseek4-moe', 'qwen4exp-moe', 'falcon-h1-dense', 'lfm2-dense', 'minimax-m3-moe', 'mamba2-dense', 'openelm-dense', 'nemotron_h-dense']
 
+# Compute buffers are measured at few points of a range and compared with the engine at others: ubatch, context.
+LEARN_RANGE = '128,1024,8192,65536'
+LEARN_POINTS = [(512, 32768), (192, 12288), (1000, 61440), (448, 28672)]  # measured around the first
+LEARN_FILES = ['llama-70b', 'qwen3-235b', 'gemma3-27b', 'deepseek-671b', 'qwen35-35b-a3b', 'qwen38-27b', 'qwen38-flash-next-00001-of-00006', 'gemma4-12b']
+LEARN_FIXTURES = ['llama-dense', 'gemma3-dense', 'qwen35-dense', 'mamba2-dense', 'gpt-oss-moe', 'deepseek2-moe']
+LEARN_FLAGS = [(2, '-np 2 -ts 3,2'), (0, '-np 1 -nr'), (2, '-np 4 -kvu -ts 1,1 -ctk q8_0 -ctv q8_0')]
+LEARN_SPEC = [('qwen38-27b', 2, '-np 2 -ts 36,29 --spec-type draft-mtp')]
+
+
+def learn_cells(fixtures, models):
+    """Cells of the comparison after measuring."""
+    out = []
+    todo = [(os.path.join(models, f + '.gguf'), d, x) for f in LEARN_FILES for d, x in LEARN_FLAGS]
+    todo += [(os.path.join(fixtures, f + '.gguf'), d, x) for f in LEARN_FIXTURES if fixtures for d, x in LEARN_FLAGS[:2]]
+    todo += [(os.path.join(models, f + '.gguf'), d, x) for f, d, x in LEARN_SPEC]
+    for path, devices, flags in todo:
+        name = '%s:%d:%s' % (os.path.basename(path), devices, flags.replace('=', ''))
+        for ub, context in LEARN_POINTS:
+            if os.path.exists(path):
+                program, more = ('run', ' -lm none') if os.path.dirname(path) != models.rstrip('/') else ('fit', '')
+                out += _cells(program, path, [(devices, '-c %d %s -ub %d%s' % (context, flags, ub, more))], learn='%s=%s' % (name, LEARN_RANGE))
+    return out
+
 
 def _cells(program, path, settings, **more):
     return [dict(program=program, devices=d, file=path, flags=f.split(), **more) for d, f in settings]
