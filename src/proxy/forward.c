@@ -203,7 +203,7 @@ static int make_ticket(struct proxy_request *r)
     r->stream = id.stream && id.dialect != PLACE_BATCH;
     *t = (struct sched_ticket){.policy = e->policy, .hint = id.hint, .flow = id.flow, .tokens = id.tokens, .leased = id.dialect != PLACE_OTHER, .pinned = id.pinned, .seq = r->number,
                                .slot = AFFINITY_NO_SLOT};
-    r->candidates = calloc(e->n_replicas ? e->n_replicas : 1, sizeof *r->candidates);
+    r->candidates = calloc(e->n_replicas ? e->n_replicas : 1, sizeof(struct sched_replica *));
     t->tried = calloc(e->n_replicas / 64 + 1, sizeof *t->tried);
     if (id.n)
         r->chain = malloc(id.n * sizeof *r->chain);

@@ -57,8 +57,6 @@ struct proxy *proxy_free(struct proxy *p)
     p->config = proxy_config_unref(p->config);
     for (size_t i = 0; i < p->n_peers; i++) {
         sched_replica_release(&p->peers[i]->s);
-        free(p->peers[i]->name);
-        free(p->peers[i]->served);
         free(p->peers[i]);
     }
     free(p->peers);
@@ -96,12 +94,9 @@ static struct proxy_peer *peer_new(struct proxy *p, const char *name)
         return NULL;
     p->peers = all;
     struct proxy_peer *peer = calloc(1, sizeof *peer);
-    char *copy = peer ? strdup(name) : NULL;
-    if (!copy) {
-        free(peer);
+    if (!peer)
         return NULL;
-    }
-    peer->name = copy;
+    snprintf(peer->name, sizeof peer->name, "%s", name);
     peer->s.id = (uint32_t)p->n_peers + 1;
     p->peers[p->n_peers++] = peer;
     return peer;
@@ -114,13 +109,11 @@ static struct proxy_peer *peer_update(struct proxy *p, const struct proxy_replic
     bool is_new = !peer;
     if (is_new)
         peer = peer_new(p, r->name);
-    char *served = peer ? strdup(r->served) : NULL;
-    if (!served)
+    if (!peer)
         return NULL;
     if (!is_new && (peer->s.generation != r->generation || !net_addr_eq(&peer->addr, &r->addr)))
         httpio_client_forget(p->client, &peer->addr);
-    free(peer->served);
-    peer->served = served;
+    snprintf(peer->served, sizeof peer->served, "%s", r->served);
     peer->addr = r->addr;
     return sched_replica_set(&peer->s, r->ready && r->resolved, r->generation, r->slots, r->pins) < 0 ? NULL : peer;
 }

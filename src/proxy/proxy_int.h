@@ -80,9 +80,9 @@ bool proxy_config_any_ready(const struct proxy_config *c);
 
 struct proxy_peer {
     struct sched_replica s;
-    char *name;
+    char name[FLEET_NAME_MAX + 1];
+    char served[FLEET_NAME_MAX + 1];
     struct net_addr addr;
-    char *served;
 };
 #define PROXY_PEER(r) base_container(r, struct proxy_peer, s)
 
