@@ -248,6 +248,69 @@ static void outputs(void **state)
     drafter = model_free(drafter);
 }
 
+static uint64_t saved(const struct model *m, uint64_t tokens, uint32_t slots)
+{
+    uint64_t target = 0, draft = 1;
+    struct rig x;
+
+    rig_init(&x, m, 0);
+    x.shape.context = 2048;
+    x.shape.slots = slots;
+    assert_int_equal(fit_saved_state(&x.in, tokens, &target, &draft, &x.err), 0);
+    assert_int_equal(draft, 0);
+    rig_done(&x);
+    return target;
+}
+
+/* What the engine wrote for 100 tokens of one of two slots, without the file's own headers. */
+static void states(void **state)
+{
+    (void)state;
+    struct made f = made_sized("llama", 2, 256, 2, 2, 128, 384, 128, 256);
+    made_ends(&f, 256, 128);
+    struct model *m = made_load(&f);
+    assert_int_equal(saved(m, 100, 2), 206076);
+    assert_int_equal(saved(m, 100, 1), 206072);
+    m = model_free(m);
+
+    /* two caches; of the windowed one what the window holds */
+    f = made_sized("gemma3", 2, 256, 2, 2, 128, 384, 128, 256);
+    made_key(&f, "attention.sliding_window", 32);
+    MADE_KEYS(&f, "attention.sliding_window_pattern", 1, 0);
+    made_ends(&f, 256, 128);
+    m = made_load(&f);
+    assert_int_equal(saved(m, 100, 2), 136856);
+    struct rig x;
+    rig_init(&x, m, 0);
+    x.shape.context = 2048;
+    x.shape.slots = 2;
+    x.shape.checkpoints = 1;
+    rig_predict(&x);
+    assert_int_equal(term(&x, 0, FIT_CHECKPOINTS), 2 * 33204);
+    assert_int_equal(x.r.use[0].terms[FIT_CHECKPOINTS].low, 0);
+    x.shape.swa_full = true; /* can then be cut anywhere */
+    rig_predict(&x);
+    assert_int_equal(term(&x, 0, FIT_CHECKPOINTS), 0);
+    rig_done(&x);
+    m = model_free(m);
+
+    /* compressed caches and their compressors, one layer of each kind */
+    f = made_sized("deepseek4", 4, 512, 8, 1, 64, 1024, 128, 256);
+    made_key(&f, "attention.sliding_window", 32);
+    made_key(&f, "attention.indexer.head_count", 1);
+    made_key(&f, "attention.indexer.key_length", 128);
+    made_key(&f, "attention.indexer.top_k", 8);
+    made_key(&f, "expert_count", 2);
+    made_key(&f, "expert_used_count", 2);
+    MADE_KEYS(&f, "attention.compress_ratios", 0, 0, 4, 128);
+    made_ends(&f, 512, 128);
+    m = made_load(&f);
+    assert_int_equal(saved(m, 100, 2), 118192);
+    assert_int_equal(saved(m, 128, 2), 121344);
+    assert_int_equal(saved(m, 4, 2), 93152);
+    m = model_free(m);
+}
+
 static void projector(void **state)
 {
     (void)state;
@@ -282,7 +345,7 @@ static void projector(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_allocator), cmocka_unit_test(dense), cmocka_unit_test(fixture), cmocka_unit_test(experts), cmocka_unit_test(measured), cmocka_unit_test(outputs), cmocka_unit_test(projector),
+        cmocka_unit_test(the_allocator), cmocka_unit_test(dense), cmocka_unit_test(fixture), cmocka_unit_test(experts), cmocka_unit_test(measured), cmocka_unit_test(outputs), cmocka_unit_test(states), cmocka_unit_test(projector),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
