@@ -67,10 +67,10 @@ static bool no_cuda_kernel(const struct gguf_type *t)
 }
 
 /* CPU_REPACK of x86 with AVX2: rows are interleaved by eight. */
-static bool repacks(const struct model_tensor *t)
+static bool repackable(const struct model_tensor *t)
 {
     static const char *const names[] = {"q4_0", "q4_K", "iq4_nl", "mxfp4"};
-    if (!t->used_by_matmul || t->ne[1] % 8 != 0)
+    if (t->ne[1] % 8 != 0)
         return false;
     for (size_t i = 0; i < BASE_COUNT(names); i++)
         if (str_eq_c(str_of(t->type->name), names[i]))
@@ -149,14 +149,14 @@ static int matcher_init(struct matcher *m, struct err *err)
 static void place_one(struct matcher *x, const struct model_tensor *t, bool tied)
 {
     struct fit_placed *pm = x->pm;
-    bool repack = repacks(t), nextn = t->place == MODEL_NEXTN;
+    bool repack = t->used_by_matmul && repackable(t), nextn = t->place == MODEL_NEXTN;
     int to = pm->n_overrides > 0 ? overridden(x, t) : -1;
     if (t->layer < 0 && str_eq_c(str_of(t->name), "per_layer_token_embd.weight")) {
         pm->table_bytes = t->bytes;
         pm->table_width = t->ne[0];
     }
     if (tied)
-        sums_add(&pm->tied, t, false);
+        sums_add(&pm->tied, t, repackable(t)); /* as an output it is multiplied with */
     if (to >= 0) {
         pm->table_moved |= (size_t)to != x->p->host && t->layer < 0 && str_eq_c(str_of(t->name), "per_layer_token_embd.weight");
         if ((size_t)to == x->p->host && t->layer >= 0 && (uint32_t)t->layer < pm->m->n_layer && strstr(t->name, "ffn_down_exps"))
@@ -345,7 +345,8 @@ void fit_place_weights(struct fit_run *x, const struct fit_context *c, uint32_t 
     }
     uint16_t out = c->device[m->n_layer];
     place_slot(x, &pm->slots[m->n_layer], out, cpu_moe == UINT32_MAX, own);
-    if (pm->has_tied && (out != x->p->host || m->tied_copy_always))
+    /* on the CPU both are one tensor, unless the output's is repacked */
+    if (pm->has_tied && (out != x->p->host || m->tied_copy_always || (x->repack && pm->tied.repack > 0)))
         put(x, out, &pm->tied, own);
     place_copies(x, c, nextn, own);
     for (size_t d = 0; d <= x->p->host; d++) {

@@ -322,6 +322,22 @@ static void host_memory(void **state)
     assert_int_equal(x.r.use[1].left, (int64_t)(128 * GIB - x.r.use[0].used - x.r.use[1].used));
     rig_done(&x);
     m = model_free(m);
+
+    /* a head that is the embedding becomes a tensor of its own when it is repacked */
+    f = made_sized("llama", 1, 256, 4, 4, 64, 256, 64, 4096);
+    made_tensor(&f, "token_embd.weight", Q4_0, 256, 64, 0);
+    made_tensor(&f, "output_norm.weight", F32, 256, 0, 0);
+    m = made_load(&f);
+    rig_init(&x, m, 0);
+    x.shape.context = 256;
+    rig_predict(&x);
+    assert_int_equal(model_bytes(&x, 0), 64ull * 8 * 18 + 1024);
+    x.host.repack = true;
+    rig_predict(&x);
+    assert_int_equal(model_bytes(&x, 0), 2 * 64ull * 8 * 18 + 1024);
+    assert_int_equal(x.r.use[0].repack_bytes, 64ull * 8 * 18);
+    rig_done(&x);
+    m = model_free(m);
 }
 
 static void judged(void **state)
