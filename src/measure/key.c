@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a measurement belongs to. A model is the bytes of its headers: a file with the same header has the same sizes, whatever its data is. A family is everything of a shape that the engine's graph depends on, but for
+ * What a measurement belongs to. A model is the bytes of its headers but for the words of its vocabulary: a file with the same header has the same sizes, whatever its data is. A family is everything of a shape that the engine's graph depends on, but for
  * the numbers that coefficients are a function of: which kinds of layers stand on each device, how many sequences, which types; two shapes of one family have compute buffers on one line.
  */
 #include "measure_int.h"
@@ -13,23 +13,44 @@
 
 /* ---- digest ----------------------------------------------------------------------------------------------------------------------- */
 
-static int digest_part(struct os_digest *d, const struct gguf_part *part, const struct gguf_source *src, struct err *err)
+static int digest_range(struct os_digest *d, const struct gguf_source *src, uint64_t from, uint64_t to, struct err *err)
 {
     char chunk[CHUNK];
-    uint64_t left = gguf_info(part->g)->data_off, off = 0;
-    if (left > src->size)
-        left = src->size; /* a header that ends with its file */
-    int r = os_digest_add(d, &left, sizeof left);
-    while (r == 0 && left > 0) {
-        size_t n = left < CHUNK ? (size_t)left : CHUNK;
-        r = src->read(src->ctx, off, chunk, n, err);
-        if (r < 0)
-            return err_prefix(err, "'%s'", part->path);
-        r = os_digest_add(d, chunk, n);
-        off += n;
-        left -= n;
+    int r = 0;
+    while (r == 0 && from < to) {
+        size_t n = to - from < CHUNK ? (size_t)(to - from) : CHUNK;
+        r = src->read(src->ctx, from, chunk, n, err);
+        if (r == 0 && (r = os_digest_add(d, chunk, n)) < 0)
+            return err_sys(err, r, "cannot digest");
+        from += n;
     }
-    return r < 0 ? err_sys(err, r, "cannot digest '%s'", part->path) : 0;
+    return r;
+}
+
+/* A vocabulary is nearly all of a header and decides no size but by its length. */
+static bool is_long(const struct gguf_kv *kv)
+{
+    return kv->type == GGUF_ARRAY && kv->bytes > GGUF_KEEP_ARRAY;
+}
+
+static int digest_part(struct os_digest *d, const struct gguf_part *part, const struct gguf_source *src, struct err *err)
+{
+    const struct gguf_info *info = gguf_info(part->g);
+    uint64_t from = 0, end = info->header_bytes < src->size ? info->header_bytes : src->size;
+    uint64_t sizes[2] = {end, info->data_off};
+    int r = os_digest_add(d, sizes, sizeof sizes);
+    for (size_t i = 0; r == 0 && i < info->n_kv; i++) {
+        const struct gguf_kv *kv = gguf_kv(part->g, i);
+        if (!is_long(kv) || kv->off < from || kv->off + kv->bytes > end)
+            continue;
+        r = digest_range(d, src, from, kv->off, err);
+        if (r == 0)
+            r = os_digest_add(d, &kv->bytes, sizeof kv->bytes);
+        from = kv->off + kv->bytes;
+    }
+    if (r == 0)
+        r = digest_range(d, src, from, end, err);
+    return r < 0 ? err_prefix(err, "'%s'", part->path) : 0;
 }
 
 static int digest_file(struct os_digest *d, char role, const char *path, struct err *err)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * measure: where a computed figure ends, the engine is asked. Three sources, all into the ledger: hollow runs (the engine's own planning pass over a header without data), logs and readings of a running service, and what both
- * taught before, handed to fit as a calibration. A measurement belongs to a build, a model (sha256 of its headers), a family of shapes and the hardware; whatever of these differs makes it another measurement.
+ * taught before, handed to fit as a calibration. A measurement belongs to a build, a model (a digest of its headers), a family of shapes and the hardware; whatever of these differs makes it another measurement.
  *
  * Shapes of one family differ in ubatch and context only, and in splits that give each device the same kinds of layers.
  *
@@ -25,7 +25,7 @@ struct measure_key {
     const char *service;  /* "" none */
     const char *const *hardware; /* hw_identity of each of fit_input's devices in order, then the host's; NULL: unknown (planned off the box) */
 };
-/* sha256 over the headers (magic to the start of data) of the weights' parts and of the drafter and projector (NULL none). */
+/* sha256 over the headers of the weights' parts and of the drafter and projector (NULL none); of arrays over GGUF_KEEP_ARRAY bytes (the vocabulary) only the length counts, so that it takes no longer than reading the tensor table. */
 int measure_model_digest(const char *weights, const char *drafter, const char *projector, char ret[OS_SHA256_HEX], struct err *err) BASE_MUST_USE;
 /* The family of in's shape, from its prediction r. */
 int measure_family(const struct fit_input *in, const struct fit_result *r, char ret[MEASURE_FAMILY], struct err *err) BASE_MUST_USE;
@@ -96,7 +96,7 @@ struct measure_seen {
 /* Reads the last start in a log of engine `kind` ("llama.cpp"). -ENODATA with what to do when it tells no buffer (the engine says them with -lv 4). */
 int measure_read_log(const char *kind, const struct fit_input *in, struct str log, struct measure_seen *ret, struct err *err) BASE_MUST_USE;
 
-/* A service as it is. Figures of in's devices in order, then the host; UINT64_MAX: not known. */
+/* A service as it is. Figures of in's devices in order, then the host (of its process: anonymous memory); UINT64_MAX: not known. */
 struct measure_observation {
     const struct measure_seen *seen;  /* NULL: no log */
     const uint64_t *used_bytes;       /* held by the engine's own process; or all that is used on a device that nobody else uses */
