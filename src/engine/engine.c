@@ -59,7 +59,7 @@ struct fleet_options engine_fleet_options(void)
 
 const char *engine_program(const struct engine_kind *k)
 {
-    return k->program;
+    return k ? k->program : NULL;
 }
 
 const char *const *engine_env(const struct engine_kind *k)

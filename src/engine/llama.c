@@ -96,10 +96,6 @@ static void say(struct args *args, const struct fleet_service *s, const struct s
 
 /* ---- shape -> flags ----------------------------------------------------------------------------------------------- */
 
-static const char *const kv_types[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"};
-static const char *const spec_types[] = {"draft-simple", "draft-eagle3", "draft-mtp",   "draft-dflash", "draft-dspark",
-                                         "ngram-simple", "ngram-map-k",  "ngram-map-k4v", "ngram-mod",    "ngram-cache"};
-
 static bool one_of(const char *word, const char *const *list, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -143,11 +139,11 @@ static int check_memory(const struct fleet_shape *sh, struct err *err)
         return err_set(err, -EINVAL, "context: or batch: is over %d", INT32_MAX);
     if (sh->ubatch > sh->batch)
         return err_set(err, -EINVAL, "ubatch: %u is over batch: %u, llama.cpp would lower it in silence", sh->ubatch, sh->batch);
-    if (!one_of(sh->kv_k, kv_types, BASE_COUNT(kv_types)))
-        return unknown_word("kv: k", sh->kv_k, kv_types, BASE_COUNT(kv_types), err);
-    if (!one_of(sh->kv_v, kv_types, BASE_COUNT(kv_types)))
-        return unknown_word("kv: v", sh->kv_v, kv_types, BASE_COUNT(kv_types), err);
-    bool exact_v = one_of(sh->kv_v, kv_types, 3);
+    if (!one_of(sh->kv_k, fleet_kv_types, FLEET_KV_TYPES))
+        return unknown_word("kv: k", sh->kv_k, fleet_kv_types, FLEET_KV_TYPES, err);
+    if (!one_of(sh->kv_v, fleet_kv_types, FLEET_KV_TYPES))
+        return unknown_word("kv: v", sh->kv_v, fleet_kv_types, FLEET_KV_TYPES, err);
+    bool exact_v = one_of(sh->kv_v, fleet_kv_types, FLEET_KV_PLAIN);
     if (!exact_v && sh->flash_attention == FLEET_OFF)
         return err_set(err, -EINVAL, "kv: v '%s' needs flash attention, set flash-attention: on", sh->kv_v);
     return 0;
@@ -177,8 +173,8 @@ static int check_speculation(const struct fleet_shape *sh, const struct engine_p
     const char *draft = draft_type(sh);
     for (size_t i = 0; i < sh->n_speculative; i++) {
         const char *type = sh->speculative[i];
-        if (!one_of(type, spec_types, BASE_COUNT(spec_types)))
-            return unknown_word("speculative", type, spec_types, BASE_COUNT(spec_types), err);
+        if (!one_of(type, fleet_spec_types, FLEET_SPEC_TYPES))
+            return unknown_word("speculative", type, fleet_spec_types, FLEET_SPEC_TYPES, err);
         if (is_draft(type) && type != draft)
             return err_set(err, -EINVAL, "speculative: '%s' and '%s' together, llama.cpp takes one kind of drafter", draft, type);
     }

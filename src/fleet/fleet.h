@@ -79,6 +79,12 @@ struct fleet_model {
 enum fleet_unit { FLEET_CHILD, FLEET_SYSTEMD, FLEET_QUADLET };
 enum fleet_tristate { FLEET_AUTO, FLEET_ON, FLEET_OFF };
 
+/* llama.cpp's words: types of a KV cache, those that are not quantized first, and kinds of speculation. */
+#define FLEET_KV_TYPES 9
+#define FLEET_KV_PLAIN 3
+#define FLEET_SPEC_TYPES 10
+extern const char *const fleet_kv_types[FLEET_KV_TYPES], *const fleet_spec_types[FLEET_SPEC_TYPES];
+
 /* The numbers that decide memory. 0 or NULL: not declared. */
 struct fleet_shape {
     uint32_t context;       /* tokens, total over all slots */

@@ -106,19 +106,17 @@ static int rules_numbers(struct fleet_reader *r, const struct yaml_node *n, cons
     return 0;
 }
 
-/* Types of llama.cpp's KV cache; the first three are not quantized. */
-static const char *const kv_types[] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"};
-#define KV_PLAIN 3
+const char *const fleet_kv_types[FLEET_KV_TYPES] = {"f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"};
 
 static int kv_type(struct fleet_reader *r, const struct yaml_node *n, const char *name, size_t *ret)
 {
-    for (size_t i = 0; i < BASE_COUNT(kv_types); i++) {
-        if (strcmp(kv_types[i], name) == 0) {
+    for (size_t i = 0; i < FLEET_KV_TYPES; i++) {
+        if (strcmp(fleet_kv_types[i], name) == 0) {
             *ret = i;
             return 0;
         }
     }
-    const char *near = str_nearest(str_of(name), kv_types, BASE_COUNT(kv_types));
+    const char *near = str_nearest(str_of(name), fleet_kv_types, FLEET_KV_TYPES);
     if (near)
         return fleet_refuse(r, n, "'kv' of %s names type '%s', which is unknown; did you mean '%s'?", r->of, name, near);
     return fleet_refuse(r, n, "'kv' of %s names type '%s', which is unknown; use f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0 or q5_1", r->of,
@@ -135,14 +133,14 @@ static int rules_kv(struct fleet_reader *r, const struct yaml_node *n, const str
     rc = kv_type(r, yaml_get(kv, "v"), s->shape.kv_v, &type);
     if (rc < 0)
         return rc;
-    if (type >= KV_PLAIN && s->shape.flash_attention == FLEET_OFF)
+    if (type >= FLEET_KV_PLAIN && s->shape.flash_attention == FLEET_OFF)
         return fleet_refuse(r, yaml_get(kv, "v"), "'v' of 'kv' of %s is '%s', which needs flash-attention, and that is off", r->of,
                             s->shape.kv_v);
     return 0;
 }
 
-static const char *const spec_types[] = {"draft-simple", "draft-eagle3", "draft-mtp",     "draft-dflash", "draft-dspark",
-                                         "ngram-simple", "ngram-map-k",  "ngram-map-k4v", "ngram-mod",    "ngram-cache"};
+const char *const fleet_spec_types[FLEET_SPEC_TYPES] = {"draft-simple", "draft-eagle3", "draft-mtp",     "draft-dflash", "draft-dspark",
+                                                         "ngram-simple", "ngram-map-k",  "ngram-map-k4v", "ngram-mod",    "ngram-cache"};
 
 static bool is_draft(const char *type)
 {
@@ -153,10 +151,10 @@ static bool is_draft(const char *type)
 static int rule_speculative(struct fleet_reader *r, const struct yaml_node *c, const struct fleet_service *s, size_t i)
 {
     const char *const *all = s->shape.speculative, *type = all[i];
-    const char *near = str_nearest(str_of(type), spec_types, BASE_COUNT(spec_types));
+    const char *near = str_nearest(str_of(type), fleet_spec_types, FLEET_SPEC_TYPES);
     bool known = false;
-    for (size_t k = 0; k < BASE_COUNT(spec_types); k++)
-        known = known || strcmp(type, spec_types[k]) == 0;
+    for (size_t k = 0; k < FLEET_SPEC_TYPES; k++)
+        known = known || strcmp(type, fleet_spec_types[k]) == 0;
     if (!known && near)
         return fleet_refuse(r, c, "'speculative' of %s names '%s', which is unknown; did you mean '%s'?", r->of, type, near);
     if (!known)

@@ -8,6 +8,7 @@
 #include "store_int.h"
 
 #include <conf/conf.h>
+#include <engine/engine.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -270,7 +271,7 @@ static int unpack_one(const struct debian *d, const struct apt_deb *deb, struct 
 static int unpack(struct debian *d, struct err *err)
 {
     struct manifest *m = d->in->m;
-    const char *program = store_program(m->engine), *file = NULL;
+    const char *program = engine_program(engine_find(m->engine)), *file = NULL;
     char found[STORE_PATH_MAX] = "";
     for (size_t i = 0; i < d->list.n; i++) {
         const struct apt_deb *deb = &d->list.debs[i];

@@ -5,6 +5,7 @@
  */
 #include "store_int.h"
 
+#include <engine/engine.h>
 #include <errno.h>
 #include <limits.h>
 
@@ -21,7 +22,7 @@ static bool too_wide(const char *path)
 int path_install(struct install *in, struct err *err)
 {
     const char *dir = in->want->source_arg;
-    const char *program = store_program(in->m->engine);
+    const char *program = engine_program(engine_find(in->m->engine));
     char real[PATH_MAX], found[STORE_PATH_MAX] = "";
     if (!realpath(dir, real))
         return err_sys(err, -errno, "cannot use the folder '%s'", dir);
@@ -61,7 +62,7 @@ bool path_changed(const struct fleet_runtime *want, uint64_t installed_us)
 
 int system_install(struct install *in, struct err *err)
 {
-    const char *program = store_program(in->m->engine);
+    const char *program = engine_program(engine_find(in->m->engine));
     base_autobuf struct buf found = BUF_INIT(STORE_PATH_MAX);
     char real[PATH_MAX] = "", digest[OS_SHA256_HEX];
     if (!program)

@@ -17,17 +17,6 @@
 
 #define RUNTIMES_MAX 10000
 
-const char *store_program(const char *engine)
-{
-    static const struct {
-        const char *engine, *program;
-    } known[] = {{"llama.cpp", "llama-server"}, {"vllm", "vllm"}};
-    for (size_t i = 0; i < BASE_COUNT(known); i++)
-        if (strcmp(engine, known[i].engine) == 0)
-            return known[i].program;
-    return NULL;
-}
-
 int store_pathf(char out[STORE_PATH_MAX], struct err *err, const char *fmt, ...)
 {
     va_list ap;

@@ -33,8 +33,6 @@ int store_fill(const struct store *s, const char *id, const char *root, const st
 int store_describe(const struct fleet_runtime *w, struct buf *source, struct buf *packages, struct err *err) BASE_MUST_USE;
 /* store/change, held by every change. */
 int store_lock_change(struct store *s, struct err *err) BASE_MUST_USE;
-/* The server's usual file name for an engine kind; NULL when the service's command names it. */
-const char *store_program(const char *engine);
 
 /* ---- manifest ------------------------------------------------------------------------------------------------- */
 
