@@ -23,6 +23,18 @@ static int judge_headers(const struct store_weights *w, struct err *err)
     return 0;
 }
 
+static int load_parts(const struct store_weights *w, struct model **ret, struct err *err)
+{
+    const struct gguf **readers = calloc(w->n, sizeof(void *));
+    if (!readers)
+        return err_nomem(err);
+    for (size_t i = 0; i < w->n; i++)
+        readers[i] = w->parts[i].g;
+    int r = model_load(readers, w->n, ret, err);
+    free(readers);
+    return r;
+}
+
 int check_model_load(const char *path, bool header_only, struct model **ret, struct err *err)
 {
     struct store_weights w;
@@ -35,14 +47,8 @@ int check_model_load(const char *path, bool header_only, struct model **ret, str
         *err = w.why;
         r = w.verdict;
     }
-    const struct gguf **readers = r == 0 ? calloc(w.n, sizeof(*readers)) : NULL;
-    if (r == 0 && !readers)
-        r = err_nomem(err);
-    for (size_t i = 0; r == 0 && i < w.n; i++)
-        readers[i] = w.parts[i].g;
     if (r == 0)
-        r = model_load(readers, w.n, ret, err);
-    free(readers);
+        r = load_parts(&w, ret, err);
     store_weights_release(&w);
     return r;
 }
@@ -108,11 +114,11 @@ static int take_file(struct check_plan *p, struct check_need *n, const char *rol
     const struct check_model *m = NULL;
     if (!file || n->why)
         return 0;
-    const char *path = NULL;
+    const char *path = "";
     int r = file_path(p, n->service->model, file, &path, err);
     if (r == 0)
         r = find_model(p, path, &m, err);
-    if (r < 0)
+    if (r < 0 || !m)
         return r;
     n->missing = m->code == -ENOENT;
     if (n->missing)

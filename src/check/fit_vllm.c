@@ -13,7 +13,7 @@
 static const char *flag_value(const char *const *argv, size_t n, const char *flag)
 {
     for (size_t i = 0; i + 1 < n; i++)
-        if (strcmp(argv[i], flag) == 0)
+        if (argv[i] && strcmp(argv[i], flag) == 0)
             return argv[i + 1];
     return NULL;
 }
@@ -56,7 +56,8 @@ static int take_command(struct check_plan *p, struct check_need *n, const struct
     const struct fleet_service *s = n->service;
     const struct fleet_vllm *f = &s->vllm;
     const struct engine_paths paths = {.weights = "/model", .template_file = NULL};
-    const char *const *argv = NULL;
+    static const char *const none[] = {NULL};
+    const char *const *argv = none;
     size_t count = 0;
     struct fleet_shape sh;
     int r = engine_argv(s, &paths, p->arena, &argv, &count, err);

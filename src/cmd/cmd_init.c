@@ -231,7 +231,7 @@ static int choose_and_work_out(struct init *in, struct buf *out)
     for (size_t i = 0; i < in->finds.n; i++)
         if (in->finds.models[i].chat && in->finds.models[i].known)
             list[n++] = &in->finds.models[i];
-    qsort(list, n, sizeof(*list), by_bytes);
+    qsort(list, n, sizeof(void *), by_bytes);
     for (size_t i = 0; code == CMD_OK && i < n && in->n < FIT_SERVICES_MAX; i++)
         if (list[i]->named)
             code = choose(in, list[i]);

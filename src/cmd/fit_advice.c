@@ -75,7 +75,7 @@ static bool same_shape(const struct check_need *n, const struct fit_shape *b)
 {
     const struct fit_shape *s = &n->shape;
     return n->result->n_ctx == b->context && s->slots == b->slots && s->batch == b->batch && s->ubatch == b->ubatch && s->gpu_layers == b->gpu_layers && s->cpu_moe == b->cpu_moe && s->spec == b->spec &&
-           s->k_type == b->k_type && s->v_type == b->v_type && s->n_split == b->n_split && memcmp(s->split, b->split, s->n_split * sizeof(s->split[0])) == 0;
+           s->k_type == b->k_type && s->v_type == b->v_type && fit_same_split(s, b);
 }
 
 const char *fit_bad_reason(struct fit_session *s, const struct check_need *n)

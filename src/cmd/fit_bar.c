@@ -15,15 +15,15 @@
 #define FLOOR '/'
 
 const struct fit_group_look fit_looks[FIT_GROUPS_SHOWN] = {
-    [FIT_G_WEIGHTS] = {"weights", 'W', 25, true, "#2f6690"},
-    [FIT_G_KV] = {"KV cache", 'K', 36, false, "#3aa17e"},
-    [FIT_G_STATE] = {"states", 'S', 150, false, "#9ccf8f"},
-    [FIT_G_COMPUTE] = {"compute", 'C', 214, false, "#f0a63c"},
-    [FIT_G_DRAFT] = {"drafter", 'D', 97, true, "#7d5ba6"},
-    [FIT_G_PROJECTOR] = {"projector", 'P', 168, false, "#d0648f"},
-    [FIT_G_PROMPTS] = {"prompt cache", 'H', 180, false, "#cbb079"},
-    [FIT_G_DRIVER] = {"driver", 'X', 244, false, "#8c939a"},
-    [FIT_G_SHARED] = {"shared pool", 'G', 67, true, "#5b7fa3"},
+    [FIT_G_WEIGHTS] = {"weights", "#2f6690", 25, 'W', true},
+    [FIT_G_KV] = {"KV cache", "#3aa17e", 36, 'K', false},
+    [FIT_G_STATE] = {"states", "#9ccf8f", 150, 'S', false},
+    [FIT_G_COMPUTE] = {"compute", "#f0a63c", 214, 'C', false},
+    [FIT_G_DRAFT] = {"drafter", "#7d5ba6", 97, 'D', true},
+    [FIT_G_PROJECTOR] = {"projector", "#d0648f", 168, 'P', false},
+    [FIT_G_PROMPTS] = {"prompt cache", "#cbb079", 180, 'H', false},
+    [FIT_G_DRIVER] = {"driver", "#8c939a", 244, 'X', false},
+    [FIT_G_SHARED] = {"shared pool", "#5b7fa3", 67, 'G', true},
 };
 
 enum fit_group fit_group_of(enum fit_term t)

@@ -34,11 +34,10 @@ struct check_need *fit_session_need(const struct fit_session *s, const char *ser
 /* Terms that a bar does not tell apart. */
 enum fit_group { FIT_G_WEIGHTS, FIT_G_KV, FIT_G_STATE, FIT_G_COMPUTE, FIT_G_DRAFT, FIT_G_PROJECTOR, FIT_G_PROMPTS, FIT_G_DRIVER, FIT_G_SHARED /* of the host: what devices with a shared pool take */, FIT_GROUPS_SHOWN };
 struct fit_group_look {
-    const char *name;
-    char letter;          /* where there is no colour */
-    unsigned color;       /* of the terminal's 256 */
-    bool dark;            /* text on it is white */
-    const char *fill;     /* in a picture */
+    const char *name, *fill; /* fill: in a picture */
+    unsigned color;          /* of the terminal's 256 */
+    char letter;             /* where there is no colour */
+    bool dark;               /* text on it is white */
 };
 extern const struct fit_group_look fit_looks[FIT_GROUPS_SHOWN];
 enum fit_group fit_group_of(enum fit_term t);
@@ -117,6 +116,7 @@ int fit_bad_shapes(struct fit_session *s, const struct check_need *n, struct fit
 
 /* A service with another shape, as a fleet file says it; strings are a's. Flags in args that the shape replaces are taken out. */
 int fit_service_of(const struct fleet_service *s, const struct fit_shape *shape, const struct fit_result *r, struct arena *a, struct fleet_service *ret, struct err *err) BASE_MUST_USE;
+bool fit_same_split(const struct fit_shape *a, const struct fit_shape *b);
 /* The service as a part of a fleet file, each line after indent spaces. */
 /* What may be varied for a service: everything when all, else the neighbourhood of what is declared. */
 void fit_space_of(const struct check_need *n, enum fit_want want, bool all, struct fit_space *ret);

@@ -23,6 +23,7 @@ static int no_memory(void)
 static int with_ledger(struct fit_session *s, const char *service, struct check_need **ret)
 {
     bool had = s->ledger != NULL;
+    *ret = fit_session_need(s, service);
     int code = fit_session_ledger(s, true);
     if (code == CMD_OK && !had) {
         s->options.ledger = s->ledger;
@@ -31,6 +32,8 @@ static int with_ledger(struct fit_session *s, const char *service, struct check_
     if (code != CMD_OK)
         return code;
     *ret = fit_session_need(s, service);
+    if (!*ret)
+        return cmd_failf(CMD_FAILED, "there is no service '%s'", service);
     if ((*ret)->why)
         return cmd_failf(CMD_FAILED, "service '%s': %s", service, (*ret)->why);
     const char *why = ledger_read_only(s->ledger);
@@ -71,11 +74,11 @@ int fit_measure(struct fit_session *s, const struct fit_question *q)
     struct measure_compute *m = calloc(1, sizeof(*m));
     struct os_progress *progress = os_progress_new(STDERR_FILENO, &clk_system);
     int code = m && progress ? with_ledger(s, q->need->service->name, &n) : no_memory();
-    if (code == CMD_OK && !n->runtime)
+    if (code == CMD_OK && n && !n->runtime)
         code = cmd_failf(CMD_FAILED, "runtime '%s' is not installed here, so there is no engine to ask: 'berth runtime add'", n->service->runtime->name);
-    if (code == CMD_OK)
+    if (code == CMD_OK && n)
         code = measure(s, n, progress, m);
-    if (code == CMD_OK) {
+    if (code == CMD_OK && n) {
         char text[160];
         (void)snprintf(text, sizeof(text), "%zu points measured%s, off by %.2f %% at the one held out", m->n_points, m->emulated ? " on emulated devices" : "", m->worst_error * 100);
         os_progress_set(progress, n->service->name, text, 0, 0, m->worst_error <= MEASURE_GOOD * 2 ? OS_GREEN : OS_YELLOW);
@@ -176,7 +179,12 @@ static int observe_one(struct fit_session *s, const struct fit_question *q, stru
     struct err err;
     struct fit_input in = n->input;
     in.calibration = NULL;
-    int e = seen && r ? os_read_file(AT_FDCWD, log_path, &log, &err) : err_nomem(&err);
+    if (!seen || !r) {
+        free(seen);
+        free(r);
+        return no_memory();
+    }
+    int e = os_read_file(AT_FDCWD, log_path, &log, &err);
     if (e == 0)
         e = fit_predict(&in, s->plan->arena, r, &err);
     if (e == 0)
@@ -217,7 +225,7 @@ int fit_observe(struct fit_session *s, const struct fit_question *q)
             continue;
         code = with_ledger(s, name, &n);
         base_autofree char *path = str_dup(log);
-        if (code == CMD_OK)
+        if (code == CMD_OK && n)
             code = path ? observe_one(s, q, n, (pid_t)pid, path, &out) : no_memory();
         n_seen++;
     }
@@ -329,7 +337,7 @@ int fit_record_bad(struct fit_session *s, const struct fit_question *q)
     if (!reason[0] || !str_is_utf8(str_of(reason)))
         return cmd_usage(q->c, "--known-bad needs a reason: 'died of page faults on its eighth request'");
     int code = with_ledger(s, q->need->service->name, &n);
-    if (code != CMD_OK)
+    if (code != CMD_OK || !n)
         return code;
     const struct fit_shape *sh = &n->shape;
     split_words(sh, &split);

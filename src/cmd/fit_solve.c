@@ -263,7 +263,7 @@ static void recommend(struct group *g, enum fit_want want, struct fit_choice *sp
     size_t at = 0;
     while (at < g->n_points && !keeps_declared(g, &g->choices[at * g->n], want))
         at++;
-    if (at == 0 || at == g->n_points)
+    if (!g->choices || at == 0 || at == g->n_points)
         return;
     memcpy(spare, &g->choices[at * g->n], g->n * sizeof(*spare));
     memmove(&g->choices[g->n], g->choices, at * g->n * sizeof(*spare));
@@ -274,7 +274,9 @@ static int solve_group(struct fit_session *s, const struct check_machine *m, enu
 {
     take_devices(s->plan, m, g);
     struct fit_choice *spare = arena_alloc(a, g->n, sizeof(*spare));
-    int r = spare ? 0 : err_nomem(err);
+    if (!spare)
+        return err_nomem(err);
+    int r = 0;
     /* nothing is moved to the CPU while something fits without: it costs most of the speed */
     for (int moving = 0; r == 0 && moving < 2 && !g->n_points; moving++) {
         for (size_t i = 0; r == 0 && i < g->n; i++) {
@@ -518,8 +520,13 @@ static int answer_group(struct fit_session *s, const struct fit_question *q, str
     struct group *g = calloc(1, sizeof(*g));
     struct arena *a = arena_new(SOLVE_MEMORY);
     struct err err;
-    int r = g && a ? 0 : err_nomem(&err);
-    for (size_t i = 0; r == 0 && i < s->plan->n_needs; i++) {
+    int r = 0;
+    if (!g || !a) {
+        free(g);
+        arena_free(a);
+        return no_memory();
+    }
+    for (size_t i = 0; i < s->plan->n_needs; i++) {
         struct check_need *n = &s->plan->needs[i];
         if (n->machine == m && !n->why && !n->pool && (n->input.n_devices > 0) == devices && fit_view_need(&q->view, n) && g->n < FIT_SERVICES_MAX)
             g->needs[g->n++] = n;

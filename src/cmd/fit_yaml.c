@@ -87,6 +87,14 @@ static int take_speculative(const struct fleet_service *s, const struct fit_shap
     return 0;
 }
 
+bool fit_same_split(const struct fit_shape *a, const struct fit_shape *b)
+{
+    bool same = a->n_split == b->n_split;
+    for (size_t i = 0; same && i < a->n_split; i++)
+        same = !(a->split[i] < b->split[i]) && !(a->split[i] > b->split[i]);
+    return same;
+}
+
 int fit_service_of(const struct fleet_service *s, const struct fit_shape *shape, const struct fit_result *r, struct arena *a, struct fleet_service *ret, struct err *err)
 {
     struct fit_shape was;
@@ -108,7 +116,7 @@ int fit_service_of(const struct fleet_service *s, const struct fit_shape *shape,
     bool all = shape->gpu_layers == UINT32_MAX;
     to->gpu_layers_set = !all || s->host->n_devices == 0;
     to->gpu_layers = all ? 999 : shape->gpu_layers;
-    bool split = shape->n_split > 1 && !(s->shape.split_auto && memcmp(shape->split, was.split, sizeof(was.split)) == 0);
+    bool split = shape->n_split > 1 && !(s->shape.split_auto && fit_same_split(shape, &was));
     if (split) {
         double *shares = arena_alloc(a, shape->n_split, sizeof(*shares));
         if (!shares)
