@@ -11,6 +11,7 @@
 
 #define RUN_ARENA_MAX (16u << 20) /* one start: argv and the paths of a split set of hundreds of parts */
 #define RUN_TAIL_MAX (64u << 10)         /* the part of a log that engine_words_find is given */
+#define RUN_BLOCK (16u << 10)            /* of one read */
 #define RUN_LINE_MAX (8u << 10)          /* a longer log line is looked at up to here; the file has all of it */
 #define RUN_SHOW_LINES 10                /* log lines in an error */
 #define RUN_SHOW_CHARS 300               /* of each of them */

@@ -49,12 +49,9 @@ static void write_file(struct run_log *g, struct str data)
         g->size += data.len;
 }
 
+/* data: one block, less than a tail. */
 static void keep_tail(struct run_log *g, struct str data)
 {
-    if (data.len > RUN_TAIL_MAX) {
-        data.ptr += data.len - RUN_TAIL_MAX;
-        data.len = RUN_TAIL_MAX;
-    }
     if (g->tail.len + data.len > RUN_TAIL_MAX)
         buf_drop_front(&g->tail, g->tail.len + data.len - RUN_TAIL_MAX);
     buf_add(&g->tail, data.ptr, data.len);
@@ -104,7 +101,7 @@ static void split_lines(struct run_service *s, struct str data)
 static bool take(struct run_service *s)
 {
     struct run_log *g = &s->log;
-    char block[16384];
+    char block[RUN_BLOCK];
     ssize_t n = read(g->pipe_fd, block, sizeof(block));
     if (n < 0 && errno == EINTR)
         return true;
