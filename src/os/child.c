@@ -120,18 +120,21 @@ static int wait_ms(const struct run *r)
     return ms > INT32_MAX ? INT32_MAX : (int)ms;
 }
 
-/* Until the command has ended; what its own children still hold open is not waited for. 0, or -ETIMEDOUT, with the command running. */
+/* Until the command has ended; what its own children still hold open is not waited for. 0, or -ETIMEDOUT or -EINTR, with the command running. */
 static int follow(struct run *r)
 {
     for (;;) {
-        struct pollfd p[3] = {
+        struct pollfd p[4] = {
             {.fd = r->proc.pidfd, .events = POLLIN},
             {.fd = r->in[0], .events = POLLIN},
             {.fd = r->in[1], .events = POLLIN},
+            {.fd = os_interrupt_fd(), .events = POLLIN},
         };
-        int n = poll(p, 3, wait_ms(r));
+        int n = poll(p, 4, wait_ms(r));
         if (n < 0 && errno != EINTR)
             return -errno;
+        if (os_interrupted())
+            return -EINTR;
         for (unsigned i = 0; n > 0 && i < 2; i++)
             if (p[i + 1].revents)
                 take_output(r, i);
@@ -184,6 +187,8 @@ static int run_started(struct run *r, const char *program, uint64_t timeout_ms, 
     if (code < 0)
         end_by_force(r);
     int collected = collect(r, &status);
+    if (code == -EINTR)
+        return err_set(err, code, "interrupted");
     if (code == -ETIMEDOUT)
         return err_set(err, code, "'%s' did not end within %s and was killed", os_path_text(AT_FDCWD, program, text),
                        units_show_ms(timeout_ms, time));

@@ -137,8 +137,15 @@ void os_proc_release(struct os_proc *p); /* closes the descriptor */
 #define OS_STATUS_TEXT 64
 const char *os_status_text(int status, char out[OS_STATUS_TEXT]);
 
+/* For work that leaves something half-made: between the two, SIGINT, SIGTERM, SIGHUP and SIGQUIT are kept, os_run and os_walk end with -EINTR, and what was made can be cleared away; at the
+ * end the signal is sent again and does what it would have done. May be nested; one thread. */
+void os_interrupt_begin(void);
+void os_interrupt_end(void);
+bool os_interrupted(void);
+int os_interrupt_fd(void); /* readable when a signal came; -1 outside */
+
 /* Runs a command to its end with both outputs collected up to their ceilings (what is over is read and dropped). stdin is /dev/null.
- * Killed after timeout_ms (0 none), with its whole group when new_group: -ETIMEDOUT. Returns 0 with *ret_status otherwise.
+ * Killed after timeout_ms (0 none), with its whole group when new_group: -ETIMEDOUT; or when it is interrupted: -EINTR. Returns 0 with *ret_status otherwise.
  * s's stdin_fd, stdout_fd and stderr_fd are ignored. out and errout may be NULL: /dev/null. */
 int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err) BASE_MUST_USE;
 

@@ -198,6 +198,8 @@ static int walk_dir(struct walk *w, int fd, unsigned depth, struct err *err);
 
 static int walk_entry(struct walk *w, int fd, const char *name, unsigned depth, struct err *err)
 {
+    if (os_interrupted())
+        return err_set(err, -EINTR, "interrupted");
     char text[OS_PATH_TEXT];
     struct stat st;
     if (depth > OS_WALK_DEPTH)

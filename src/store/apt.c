@@ -181,7 +181,7 @@ static struct os_spawn apt_spawn(const struct apt *apt, const char *const *argv)
 {
     return (struct os_spawn){
         .argv = argv, .envp = apt->env, .use_path = true, .cwd = "/", .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1,
-        .keep_fds = &apt->in->lockfd, .n_keep_fds = 1, .death_signal = SIGKILL, .new_group = true,
+        .keep_fds = &apt->in->lockfd, .n_keep_fds = 1, .death_signal = SIGKILL, .new_group = true, .own_pids = os_own_pids_possible(),
     };
 }
 
@@ -224,8 +224,8 @@ static int await(const struct apt *apt, struct os_proc *p, uint64_t limit_ms, co
 {
     uint64_t end_us = clk_system.mono_us(NULL) + limit_ms * 1000;
     for (;;) {
-        struct pollfd pfd = {.fd = p->pidfd, .events = POLLIN};
-        if (poll(&pfd, 1, TICK_MS) < 0 && errno != EINTR)
+        struct pollfd pfd[2] = {{.fd = p->pidfd, .events = POLLIN}, {.fd = os_interrupt_fd(), .events = POLLIN}};
+        if (poll(pfd, 2, TICK_MS) < 0 && errno != EINTR)
             return -errno;
         if (total) {
             uint64_t have = folder_bytes(folder);
@@ -234,13 +234,11 @@ static int await(const struct apt *apt, struct os_proc *p, uint64_t limit_ms, co
         int r = os_proc_reap(p, ret_status);
         if (r != 0)
             return r < 0 ? r : 0;
-        if (clk_system.mono_us(NULL) > end_us) {
-            r = os_proc_signal(p, SIGKILL);
-            if (r < 0 && r != -ESRCH)
-                return r;
+        if (os_interrupted() || clk_system.mono_us(NULL) > end_us) {
+            os_proc_kill_group(p);
             while (os_proc_reap(p, ret_status) == 0)
-                (void)poll(&pfd, 1, -1);
-            return -ETIMEDOUT;
+                (void)poll(pfd, 1, -1);
+            return os_interrupted() ? -EINTR : -ETIMEDOUT;
         }
     }
 }
@@ -336,7 +334,7 @@ static int write_source(const struct apt *apt, struct err *err)
 
 static int make_folders(const struct apt *apt, struct err *err)
 {
-    static const char *const folders[] = {"etc", "lists/partial", "log", "cache/archives/partial", "empty/partial"};
+    static const char *const folders[] = {"etc", "lists/partial", "log", "cache/archives/partial", "empty/partial", "tmp"};
     char path[STORE_PATH_MAX];
     for (size_t i = 0; i < BASE_COUNT(folders); i++) {
         int r = store_pathf(path, err, "%s/%s", apt->dir, folders[i]);
@@ -354,7 +352,7 @@ static int make_folders(const struct apt *apt, struct err *err)
 static int make_env(struct apt *apt, const char *conf, struct err *err)
 {
     static const char *const kept[] = {"http_proxy", "https_proxy", "no_proxy", "HTTPS_PROXY", "NO_PROXY", "HOME"};
-    const char **env = arena_alloc(apt->arena, BASE_COUNT(kept) + 5, sizeof *env);
+    const char **env = arena_alloc(apt->arena, BASE_COUNT(kept) + 6, sizeof *env);
     if (!env)
         return err_nomem(err);
     size_t n = 0;
@@ -367,6 +365,9 @@ static int make_env(struct apt *apt, const char *conf, struct err *err)
             return err_nomem(err);
     }
     if (conf && !(env[n++] = arena_printf(apt->arena, "APT_CONFIG=%s", conf)))
+        return err_nomem(err);
+    /* What a killed apt leaves is cleared away with the rest. */
+    if (conf && !(env[n++] = arena_printf(apt->arena, "TMPDIR=%s/tmp", apt->dir)))
         return err_nomem(err);
     env[n] = NULL;
     apt->env = env;

@@ -256,7 +256,7 @@ static int unpack_one(const struct debian *d, const struct apt_deb *deb, struct 
         return r;
     const char *const argv[] = {"dpkg-deb", "-x", path, tree, NULL};
     struct os_spawn s = {.argv = argv, .envp = d->apt.env, .use_path = true, .cwd = "/", .keep_fds = &d->in->lockfd, .n_keep_fds = 1, .death_signal = SIGKILL,
-                         .new_group = true};
+                         .new_group = true, .own_pids = os_own_pids_possible()};
     base_autobuf struct buf out = BUF_INIT(4096), errout = BUF_INIT(65536);
     int status;
     r = os_run(&s, UNPACK_MS, &out, &errout, &status, err);

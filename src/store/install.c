@@ -278,8 +278,10 @@ int store_runtime_add(struct store *s, const struct fleet_runtime *want, const s
     else if (r != -ENOENT)
         return err_set(err, r, "%s", why.text);
     r = remove_leftovers(s, err);
+    os_interrupt_begin();
     if (r == 0)
         r = install(s, want, o, subject, change, ret, err);
+    os_interrupt_end();
     if (r < 0 && r != -ENOMEM)
         (void)err_prefix(err, "runtime '%s'", want->name);
     /* A damaged one that the new one did not replace by name is of no more use; in use, it stays until it is removed by hand. */

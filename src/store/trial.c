@@ -121,9 +121,24 @@ static int make_work(const char *run, int rundir, char work[STORE_PATH_MAX], str
     return fd;
 }
 
-int trial_run(struct store *s, const struct store_runtime *r, enum store_confine *ret, struct buf *out, struct err *err)
+static int try_forms(struct store *s, const struct store_runtime *r, const char *work, enum store_confine *ret, struct buf *out, struct err *err)
 {
     static const enum store_confine forms[] = {STORE_BWRAP, STORE_CHROOT, STORE_LOADER};
+    int code = -EIO;
+    for (size_t i = 0; code < 0 && code != -ENOMEM && code != -EINTR && i < BASE_COUNT(forms); i++) {
+        if (forms[i] == STORE_CHROOT && !s->privileged)
+            continue;
+        code = try_form(s, r, forms[i], work, out, err);
+        if (code == 0)
+            *ret = forms[i];
+    }
+    if (code < 0 && code != -ENOMEM && code != -EINTR)
+        code = err ? (err->code = -EIO) : -EIO;
+    return code;
+}
+
+int trial_run(struct store *s, const struct store_runtime *r, enum store_confine *ret, struct buf *out, struct err *err)
+{
     char work[STORE_PATH_MAX];
     int code = os_make_dirs(s->dirs->run, s->privileged ? 0755 : 0700, err);
     if (code < 0)
@@ -132,20 +147,12 @@ int trial_run(struct store *s, const struct store_runtime *r, enum store_confine
     if (rundir < 0)
         return rundir;
     sweep(rundir);
+    os_interrupt_begin();
     os_autoclose int lock = make_work(s->dirs->run, rundir, work, err);
-    if (lock < 0)
-        return lock;
-    code = -EIO;
-    for (size_t i = 0; code < 0 && code != -ENOMEM && i < BASE_COUNT(forms); i++) {
-        if (forms[i] == STORE_CHROOT && !s->privileged)
-            continue;
-        code = try_form(s, r, forms[i], work, out, err);
-        if (code == 0)
-            *ret = forms[i];
-    }
-    base_ignore(os_remove_tree(rundir, strrchr(work, '/') + 1, NULL)); /* empty folders, at worst */
-    if (code < 0 && code != -ENOMEM)
-        code = err ? (err->code = -EIO) : -EIO;
+    code = lock < 0 ? lock : try_forms(s, r, work, ret, out, err);
+    if (lock >= 0)
+        base_ignore(os_remove_tree(rundir, strrchr(work, '/') + 1, NULL)); /* empty folders, at worst */
+    os_interrupt_end();
     return code;
 }
 

@@ -595,6 +595,57 @@ static void test_begin(void **state)
     assert_int_equal(status, 0);
 }
 
+/* ---- interrupted work ---------------------------------------------------------------------------------- */
+
+static int count_visits(void *ctx, const struct os_entry *e, struct err *err)
+{
+    (void)e;
+    (void)err;
+    ++*(int *)ctx;
+    return 0;
+}
+
+/* Ends by SIGTERM when all is as it should be, else with a number. */
+static int interrupt(void)
+{
+    static const char *const term_parent[] = {"/bin/sh", "-c", "kill -TERM $PPID; sleep 60", NULL};
+    struct os_spawn s = command(term_parent);
+    struct err err = {0};
+    int status = -1, visits = 0;
+    s.new_group = true;
+    (void)signal(SIGHUP, SIG_IGN);
+    os_interrupt_begin();
+    (void)raise(SIGHUP); /* ignored before, ignored now */
+    if (os_interrupted())
+        return 1;
+    os_interrupt_begin();
+    if (os_run(&s, PATIENCE_MS, NULL, NULL, &status, &err) != -EINTR || strcmp(err.text, "interrupted") != 0)
+        return 2;
+    if (!os_interrupted() || waitpid(-1, NULL, WNOHANG) != -1)
+        return 3;
+    os_interrupt_end();
+    int fd = os_open_dir("/proc/self", NULL);
+    if (os_walk(fd, count_visits, &visits, &err) != -EINTR || visits != 0)
+        return 4;
+    os_interrupt_end();
+    return 5;
+}
+
+static void test_interrupt(void **state)
+{
+    (void)state;
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(interrupt());
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, SIGTERM);
+    os_interrupt_begin();
+    assert_false(os_interrupted());
+    os_interrupt_end();
+    assert_int_equal(os_interrupt_fd(), -1);
+}
+
 /* ---- rights and mounts (root) -------------------------------------------------------------------- */
 
 static void test_drop(void **state)
@@ -824,6 +875,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_begin),
         cmocka_unit_test(test_own_pids),
         cmocka_unit_test(test_kill_group),
+        cmocka_unit_test(test_interrupt),
         cmocka_unit_test(test_own_pids_die),
         cmocka_unit_test(test_child_of),
         cmocka_unit_test(test_drop),
