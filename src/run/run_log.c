@@ -178,8 +178,6 @@ void run_log_words(const struct run_service *s, struct buf *out)
     if (w != ENGINE_WORDS_UNKNOWN)
         buf_addf(out, "\n%s", engine_words_text(w));
     tail = str_trim(tail);
-    while (tail.len > 0 && tail.ptr[tail.len - 1] == '\n')
-        tail.len--;
     size_t from = tail.len, lines = 0;
     while (from > 0 && lines < RUN_SHOW_LINES) {
         from--;

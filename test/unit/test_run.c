@@ -187,6 +187,7 @@ static void start_and_stop(void **state)
     assert_null(i.error);
     assert_string_equal(i.confine, "loader");
     pid_t pid = i.pid;
+    assert_int_not_equal(getpgid(pid), getpgrp()); /* a Ctrl-C at the terminal is ours alone */
     run_stop(w->s, 1000);
     until(w, RUN_ABSENT);
     assert_string_equal(w->seen, "starting loading ready draining stopping absent ");
