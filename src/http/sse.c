@@ -65,6 +65,9 @@ static bool end_line(struct http_sse *s, struct str tail)
     if (s->line.len) {
         add(s, &s->line, tail);
         line = buf_str(&s->line);
+    } else if (line.len >= s->line.max) { /* as much of it as if it had come in pieces */
+        line.len = s->line.max - 1;
+        s->cut = true;
     }
     bool empty = line.len == 0;
     if (!empty)
