@@ -66,6 +66,7 @@ struct check_need {
 struct check_plan_options {
     const char *headers;         /* folder in which models' files are looked for by their names: their headers are enough; NULL: where the store has them */
     struct ledger *ledger;       /* NULL: nothing was measured */
+    const char *hw_root;         /* below which this machine's devices are read; NULL: the machine itself */
     const pid_t *own;            /* engines of this fleet that run here: what they hold is the fleet's to plan with */
     size_t n_own;
     bool now;                    /* declared devices of this machine too are planned with what is free at this moment */

@@ -45,7 +45,7 @@ int check_hw(struct check_plan *p, struct err *err)
     struct hw_reader *reader = NULL;
     if (st->hw_read)
         return 0;
-    int r = hw_open(NULL, &reader, err);
+    int r = hw_open(st->options.hw_root, &reader, err);
     if (r < 0)
         return r;
     r = hw_read(reader, &st->hw, err);

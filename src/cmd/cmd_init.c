@@ -41,7 +41,7 @@ static int read_machine(struct init *in)
     struct hw_reader *reader = NULL;
     struct init_machine *m = &in->machine;
     struct err err;
-    int r = hw_open(NULL, &reader, &err);
+    int r = hw_open(getenv("BERTH_HW_ROOT"), &reader, &err);
     if (r == 0)
         r = hw_read(reader, &m->hw, &err);
     hw_close(reader);
@@ -206,7 +206,8 @@ static int work_out(struct init *in, bool *ret_fits, struct buf *out)
     struct err err;
     init_write(&in->finds, &in->machine, in->choices, in->n, in->name, in->router_port, NULL, &draft);
     int code = a && buf_status(&draft) == 0 ? parse(&draft, &f) : cmd_failf(CMD_FAILED, "out of memory");
-    if (code == CMD_OK && check_plan_new(f, in->store, NULL, &p, &err) < 0)
+    const struct check_plan_options options = {.hw_root = getenv("BERTH_HW_ROOT")};
+    if (code == CMD_OK && check_plan_new(f, in->store, &options, &p, &err) < 0)
         code = cmd_fail(CMD_FAILED, &err);
     if (code == CMD_OK)
         code = solve(in, p, a, ret_fits, &services);

@@ -57,6 +57,35 @@ void fit_group_sums(const struct check_plan *p, const struct check_machine *m, s
             ret[FIT_G_SHARED] = plus(ret[FIT_G_SHARED], m->used[k]);
 }
 
+enum fit_known fit_known_use(const struct fit_use *u)
+{
+    enum fit_known worst = FIT_EXACT;
+    for (int t = 0; t < FIT_TERMS; t++)
+        if (u->terms[t].high && u->terms[t].known > worst)
+            worst = u->terms[t].known;
+    return worst;
+}
+
+enum fit_known fit_known_device(const struct check_plan *p, const struct check_machine *m, size_t d)
+{
+    enum fit_known worst = FIT_EXACT;
+    for (size_t i = 0; i < p->n_needs; i++) {
+        const struct fit_use *u = p->needs[i].machine == m ? check_use(&p->needs[i], d) : NULL;
+        enum fit_known known = u ? fit_known_use(u) : FIT_EXACT;
+        worst = known > worst ? known : worst;
+    }
+    for (size_t k = 0; d == m->n_devices && k < m->n_devices; k++)
+        if (m->devices[k].shared && fit_known_device(p, m, k) > worst)
+            worst = fit_known_device(p, m, k);
+    return worst;
+}
+
+char fit_mark(enum fit_known k)
+{
+    static const char marks[] = {[FIT_EXACT] = '=', [FIT_MEASURED] = '*', [FIT_ESTIMATE] = '~'};
+    return marks[k];
+}
+
 bool fit_shows_device(const struct check_machine *m, size_t d)
 {
     return d < m->n_devices || m->memory_known || m->used[d] > 0;

@@ -57,6 +57,10 @@ bool fit_view_need(const struct fit_view *v, const struct check_need *n);
 bool fit_view_fits(const struct fit_view *v);
 /* Sums of a machine's device d (n_devices: the host) by group, over all its services. */
 void fit_group_sums(const struct check_plan *p, const struct check_machine *m, size_t d, uint64_t ret[FIT_GROUPS_SHOWN]);
+/* How what is used of a device is known: as its least known part. */
+enum fit_known fit_known_use(const struct fit_use *u);
+enum fit_known fit_known_device(const struct check_plan *p, const struct check_machine *m, size_t d);
+char fit_mark(enum fit_known k);
 /* Devices of a machine that are shown: the host's memory too, unless it is not known and nothing uses it. */
 bool fit_shows_device(const struct check_machine *m, size_t d);
 

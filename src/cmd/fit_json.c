@@ -18,7 +18,7 @@ static void put_known(struct json_out *o, const char *key, bool known, uint64_t 
         json_out_null(o, key);
 }
 
-static void put_device(struct json_out *o, const struct check_machine *m, size_t d)
+static void put_device(struct json_out *o, const struct check_plan *p, const struct check_machine *m, size_t d)
 {
     bool known = check_free(m, d) < FIT_BYTES_MAX;
     json_out_obj(o, NULL);
@@ -28,6 +28,7 @@ static void put_device(struct json_out *o, const struct check_machine *m, size_t
     put_known(o, "free", known, check_free(m, d));
     json_out_u64(o, "floor", check_floor(m, d));
     json_out_u64(o, "used", m->used[d]);
+    json_out_cstr(o, "known", known_words[fit_known_device(p, m, d)]);
     if (known)
         json_out_i64(o, "left", m->left[d]);
     else
@@ -37,7 +38,7 @@ static void put_device(struct json_out *o, const struct check_machine *m, size_t
     json_out_end(o);
 }
 
-static void put_machine(struct json_out *o, const struct check_machine *m)
+static void put_machine(struct json_out *o, const struct check_plan *p, const struct check_machine *m)
 {
     size_t d = (size_t)m->binds;
     json_out_obj(o, NULL);
@@ -52,7 +53,7 @@ static void put_machine(struct json_out *o, const struct check_machine *m)
     put_known(o, "slack", m->slack_bytes > 0, m->slack_bytes);
     json_out_arr(o, "devices");
     for (size_t i = 0; i <= m->n_devices; i++)
-        put_device(o, m, i);
+        put_device(o, p, m, i);
     json_out_end(o);
     json_out_arr(o, "notes");
     for (size_t i = 0; i < m->n_notes; i++)
@@ -70,6 +71,7 @@ static void put_use(struct json_out *o, const struct check_need *n, size_t d)
     json_out_cstr(o, "device", check_device_name(n->machine, d));
     json_out_u64(o, "layers", u->n_layers);
     json_out_u64(o, "used", u->used);
+    json_out_cstr(o, "known", known_words[fit_known_use(u)]);
     json_out_u64(o, "used_high", u->used_high);
     json_out_u64(o, "mapped", u->mapped_bytes);
     json_out_arr(o, "terms");
@@ -223,7 +225,7 @@ void fit_json(const struct fit_view *v, struct json_out *o)
     json_out_arr(o, "machines");
     for (size_t i = 0; i < v->plan->n_machines; i++)
         if (fit_view_machine(v, &v->plan->machines[i]))
-            put_machine(o, &v->plan->machines[i]);
+            put_machine(o, v->plan, &v->plan->machines[i]);
     json_out_end(o);
     json_out_arr(o, "services");
     for (size_t i = 0; i < v->plan->n_needs; i++)

@@ -126,7 +126,7 @@ static int read_process(const struct check_need *n, pid_t pid, uint64_t ret[FIT_
         ret[d] = UINT64_MAX;
     if (os_proc_mem(pid, &mem) == 0)
         ret[devices] = mem.rss_anon_bytes;
-    int r = hw_open(NULL, &reader, err);
+    int r = hw_open(getenv("BERTH_HW_ROOT"), &reader, err);
     if (r == 0)
         r = hw_read(reader, &hw, err);
     if (r == 0) {

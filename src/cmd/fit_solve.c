@@ -7,6 +7,7 @@
 #include <conf/conf.h>
 #include <engine/engine.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -56,13 +57,15 @@ static void table_json(const struct check_machine *m, const struct check_need *n
 
 static struct os_table *table_new(const struct check_machine *m, const struct check_need *n, const char *axis)
 {
+    char names[FIT_DEVICES_MAX + 1][64];
     const char *headings[FIT_DEVICES_MAX + 8] = {"", axis, "SLOT HAS"};
     enum os_align aligns[FIT_DEVICES_MAX + 8] = {OS_LEFT, OS_RIGHT, OS_RIGHT};
     size_t columns = 3;
     for (size_t d = 0; d <= n->input.n_devices; d++) {
         if (d == n->input.n_devices && !m->memory_known)
             continue;
-        headings[columns] = d < n->input.n_devices ? check_device_name(m, d) : "RAM";
+        (void)snprintf(names[d], sizeof(names[d]), "%s %c", d < n->input.n_devices ? check_device_name(m, d) : "RAM", fit_mark(fit_known_use(&n->result->use[d])));
+        headings[columns] = names[d];
         aligns[columns++] = OS_RIGHT;
     }
     if (n->input.n_devices > 1) {
@@ -439,7 +442,7 @@ static int add_recommended(struct fit_session *s, const struct group *g, bool co
 
 static int solved_text(struct fit_session *s, const struct group *g, bool color, struct buf *out, struct err *err)
 {
-    static const char *const headings[] = {"", "SERVICE", "SLOT HAS", "SLOTS", "KV", "UBATCH", "SPLIT", "TOKENS/S ~", "LEFT OVER THE FLOOR", ""};
+    static const char *const headings[] = {"", "SERVICE", "SLOT HAS", "SLOTS", "KV", "UBATCH", "SPLIT", "TOKENS/S ~", "LEFT OVER THE FLOOR ~", ""};
     static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_LEFT, OS_RIGHT, OS_LEFT, OS_RIGHT, OS_LEFT, OS_LEFT};
     const struct check_machine *m = g->needs[0]->machine;
     buf_addf(out, "%s%s%s: ", color ? "\033[1m" : "", m->host->name, color ? "\033[0m" : "");

@@ -20,8 +20,7 @@ static bool is_ceiling(const struct fit_amount *a)
 
 static char mark_of(const struct fit_amount *a)
 {
-    static const char marks[] = {[FIT_EXACT] = '=', [FIT_MEASURED] = '*', [FIT_ESTIMATE] = '~'};
-    return is_ceiling(a) ? '<' : marks[a->known];
+    return is_ceiling(a) ? '<' : fit_mark(a->known);
 }
 
 /* ---- the view ------------------------------------------------------------------------------------------------------------ */
@@ -189,7 +188,7 @@ static size_t name_width(const struct check_machine *m)
 static void add_bars(const struct fit_view *v, const struct check_machine *m, struct buf *out)
 {
     size_t names = name_width(m);
-    unsigned rest = (unsigned)names + 2 + 2 + 2 + 40;
+    unsigned rest = (unsigned)names + 2 + 2 + 2 + 42;
     unsigned width = v->width > rest + BAR_MIN ? v->width - rest : BAR_MIN;
     width = width < BAR_MAX ? width : BAR_MAX;
     for (size_t d = 0; d <= m->n_devices; d++) {
@@ -203,8 +202,8 @@ static void add_bars(const struct fit_view *v, const struct check_machine *m, st
         }
         fit_bar(v, m, d, width, out);
         bool low = m->left[d] < (int64_t)check_floor(m, d);
-        buf_addf(out, " %6s of %s GiB%s, %s%s left%s\n", fit_gib(m->used[d], used), fit_gib(check_free(m, d), free), m->live ? " free" : "", v->color && low ? "\033[31m" : "", fit_signed(m->left[d], left),
-                 v->color && low ? "\033[0m" : "");
+        buf_addf(out, " %6s of %s GiB%s, %s%s left %c%s\n", fit_gib(m->used[d], used), fit_gib(check_free(m, d), free), m->live ? " free" : "", v->color && low ? "\033[31m" : "", fit_signed(m->left[d], left),
+                 fit_mark(fit_known_device(v->plan, m, d)), v->color && low ? "\033[0m" : "");
     }
 }
 
@@ -271,8 +270,12 @@ static void add_sum(struct os_table *t, const char *name, const struct check_nee
             continue;
         if (row == ROW_LAYERS)
             os_table_cell(t, style, "%u  ", u ? u->n_layers : 0);
+        else if (row == ROW_USED)
+            os_table_cell(t, style, "%s %c", units_show_bytes(u ? u->used : 0, text), u ? fit_mark(fit_known_use(u)) : ' ');
+        else if (u && u->mapped_bytes)
+            os_table_cell(t, style, "%s =", units_show_bytes(u->mapped_bytes, text));
         else
-            os_table_cell(t, style, "%s  ", units_show_bytes(!u ? 0 : row == ROW_USED ? u->used : u->mapped_bytes, text));
+            os_table_cell(t, style, "-  ");
     }
 }
 
@@ -295,7 +298,7 @@ static void add_shared(struct os_table *t, const struct check_machine *m)
         os_table_cell(t, OS_PLAIN, "%s  ", units_show_bytes(shared_bytes(m), text));
 }
 
-static void add_machine_rows(struct os_table *t, const struct check_machine *m, bool shared)
+static void add_machine_rows(const struct check_plan *p, struct os_table *t, const struct check_machine *m, bool shared)
 {
     static const char *const names[] = {"all services", "free", "floor", "left"};
     for (size_t row = shared ? 0 : 1; row < BASE_COUNT(names); row++) {
@@ -310,7 +313,7 @@ static void add_machine_rows(struct os_table *t, const struct check_machine *m, 
             if (open && (row == 1 || row == 3))
                 os_table_cell(t, OS_DIM, "?  ");
             else
-                os_table_cell(t, row != 3 ? OS_DIM : low ? OS_RED : OS_BOLD, "%s  ", fit_signed(figures[row], text));
+                os_table_cell(t, row != 3 ? OS_DIM : low ? OS_RED : OS_BOLD, "%s %c", fit_signed(figures[row], text), row == 0 || row == 3 ? fit_mark(fit_known_device(p, m, d)) : ' ');
         }
     }
 }
@@ -349,7 +352,7 @@ static void add_terms(const struct fit_view *v, const struct check_need *n, stru
         add_sum(t, "used", n, ROW_USED, OS_BOLD);
         if (shared_bytes(m))
             add_shared(t, m);
-        add_machine_rows(t, m, services_on(v->plan, m) > 1);
+        add_machine_rows(v->plan, t, m, services_on(v->plan, m) > 1);
         if (maps(n))
             add_sum(t, "mapped", n, ROW_MAPPED, OS_DIM);
         add_sum(t, "layers", n, ROW_LAYERS, OS_DIM);

@@ -56,7 +56,7 @@ unwrap() {
 	run_split "$BERTH" fit medium -f $box --headers "$scratch/h"
 	[ "$status" -eq 0 ]
 	[[ $output == "big: fits: "*" left over its floor of 1.00 GiB; gap between devices "* ]]
-	grep -qE '^  ROCm0  W+K+S+[A-Z]*\.+//?  +[0-9.]+ of 31\.86 GiB, [0-9.]+ GiB left$' <<<"$output"
+	grep -qE '^  ROCm0  W+K+S+[A-Z]*\.+//?  +[0-9.]+ of 31\.86 GiB, [0-9.]+ GiB left ~$' <<<"$output"
 	grep -qF '2 slots of 131,072 tokens (262,144 in all), f16 KV,' <<<"$output"
 	grep -qE '^  TERM +ROCm0 +ROCm1 +RAM *$' <<<"$output"
 	grep -qE '^  KV cache +9\.00 GiB = +7\.00 GiB = +- *$' <<<"$output"
@@ -267,6 +267,67 @@ unwrap() {
 		import json, sys
 		front = json.loads(sys.argv[1])[0]["front"]
 		assert front and all([s["service"] for s in p] == ["chat", "title"] for p in front)
+	EOT
+}
+
+# This machine as test/hw/NAME.tree records one.
+machine() {
+	test/hw/unpack "test/hw/$1.tree" "$scratch/root"
+	export BERTH_HW_ROOT=$scratch/root
+}
+
+@test "undeclared devices of this machine: those that the runtime's back end sees, with what is free of them" {
+	mkdir -p "$scratch/h"
+	hollow gemma4-12b
+	machine two-r9700
+	cat >"$scratch/f.yaml" <<-EOT
+		version: 1
+		name: found
+		runtimes: {llama: {engine: llama.cpp, source: "debian:forky", packages: [llama.cpp-tools, libggml0-backend-hip]}}
+		models: {m: {source: "file:$scratch/h", weights: gemma4-12b.gguf}}
+		services: {a: {runtime: llama, model: m, port: 7770, context: 65536, gpu-layers: 999}}
+	EOT
+	run_split "$BERTH" fit -f "$scratch/f.yaml" --json
+	[ "$status" -eq 0 ]
+	python3 - "$output" <<-'EOT'
+		import json, sys
+		m = json.loads(sys.argv[1])["machines"][0]
+		assert m["devices_from"] == "found" and m["live"] is True
+		a, b, ram = m["devices"]
+		assert (a["name"], b["name"], ram["name"]) in (("ROCm0", "ROCm1", "RAM"), ("ROCm1", "ROCm0", "RAM")), m
+		assert a["free"] < a["total"] == 32624 << 20 and "1002:7551" in a["identity"] and "0000:" in a["identity"], a
+		assert a["used"] > 1 << 30 and b["used"] > 1 << 30
+	EOT
+	# a back end that nothing tells: its devices are not guessed
+	sed -i 's/source: "debian:forky", packages: .*\]/source: "path:\/opt\/llama"/' "$scratch/f.yaml"
+	run_split "$BERTH" fit -f "$scratch/f.yaml"
+	[ "$status" -eq 0 ]
+	unwrap
+	[[ $output == *"which devices runtime 'llama' uses is not known: declare the host's devices"* ]]
+}
+
+@test "declared devices of this machine: others' use is told, --now plans with what is free" {
+	mkdir -p "$scratch/h"
+	hollow gemma4-12b
+	machine two-r9700
+	cat >"$scratch/f.yaml" <<-EOT
+		version: 1
+		name: declared
+		hosts: {here: {memory: 246GiB, devices: [{name: ROCm0, memory: 40GiB, pci: "0000:03:00.0"}]}}
+		runtimes: {llama: {engine: llama.cpp, source: "debian:forky", packages: [llama.cpp-tools, libggml0-backend-hip]}}
+		models: {m: {source: "file:$scratch/h", weights: gemma4-12b.gguf}}
+		services: {a: {host: here, runtime: llama, model: m, port: 7770, context: 65536}}
+	EOT
+	run_split "$BERTH" fit -f "$scratch/f.yaml"
+	unwrap
+	[[ $output == *"ROCm0 is declared with 40.00 GiB and has 31.86 GiB"* ]]
+	"$BERTH" fit -f "$scratch/f.yaml" --json >"$scratch/all.json"
+	"$BERTH" fit -f "$scratch/f.yaml" --json --now >"$scratch/now.json"
+	python3 - "$scratch/all.json" "$scratch/now.json" <<-'EOT'
+		import json, sys
+		a, n = (json.load(open(f))["machines"][0] for f in sys.argv[1:])
+		assert a["live"] is False and a["devices"][0]["free"] == 40 << 30
+		assert n["live"] is True and n["devices"][0]["free"] < 32 << 30
 	EOT
 }
 

@@ -135,6 +135,45 @@ sound() {
 	sound
 }
 
+# This machine as test/hw/NAME.tree records one.
+machine() {
+	test/hw/unpack "test/hw/$1.tree" "$scratch/root"
+	export BERTH_HW_ROOT=$scratch/root
+}
+
+@test "two cards: both are declared with their addresses, the model is split and fits" {
+	home
+	machine two-r9700
+	mkdir "$scratch/m"
+	"${BERTH%/*}/aids/fitmodels" --out "$scratch/m" qwen38-27b >/dev/null
+	init "$scratch/m/qwen38-27b.gguf"
+	[ "$status" -eq 0 ]
+	[ "$(grep -c '{name: Vulkan[01], memory: 32624MiB, pci: "0000:' "$scratch/work/fleet.yaml")" -eq 2 ]
+	grep -qF 'packages: [llama.cpp-tools, libggml0-backend-vulkan]' "$scratch/work/fleet.yaml"
+	grep -qF 'context: 131072' "$scratch/work/fleet.yaml"
+	run_split "$BERTH" fit -f "$scratch/work/fleet.yaml" --json
+	[ "$status" -eq 0 ]
+	python3 - "$output" <<-'EOT'
+		import json, sys
+		m = json.loads(sys.argv[1])["machines"][0]
+		assert all(d["used"] > 10 << 30 for d in m["devices"][:2]), m["devices"]
+		assert all(d["left"] >= 1 << 30 for d in m["devices"]), m["devices"]
+	EOT
+}
+
+@test "an integrated GPU: its pool is the machine's memory, and the file says so" {
+	home
+	machine strix-halo
+	mkdir "$scratch/m"
+	"${BERTH%/*}/aids/fitmodels" --out "$scratch/m" qwen35-35b-a3b >/dev/null
+	init "$scratch/m"
+	[ "$status" -eq 0 ]
+	grep -qF "its memory is the machine's" "$scratch/work/fleet.yaml"
+	run_split "$BERTH" fit -f "$scratch/work/fleet.yaml" --json
+	[ "$status" -eq 0 ]
+	python3 -c 'import json,sys; d = json.loads(sys.argv[1])["machines"][0]["devices"]; assert d[0]["shared"] and d[0]["used"] > 20 << 30 and d[1]["used"] > d[0]["used"], d' "$output"
+}
+
 @test "nothing to serve: exit 1 and what to do, and no file" {
 	home
 	init
