@@ -102,8 +102,10 @@ void proxy_answer_heartbeat(struct proxy_request *r)
 static void send(struct proxy_request *r, struct str data)
 {
     r->sent_ms = net_loop_now_ms(r->proxy->loop);
-    if (httpio_send(r->x, data) && r->call)
+    if (httpio_send(r->x, data) && r->call) {
+        r->paused = true;
         httpio_call_read(r->call, false);
+    }
 }
 
 /* From here on the answer is this replica's. length: of all of it, or -1. False when it cannot be passed on; the request may be gone then. */
@@ -132,11 +134,12 @@ static bool commit(struct proxy_request *r, int64_t length)
     return true;
 }
 
-/* The answer ends here, and is not whole. */
-static void cut(struct proxy_request *r, const char *why)
+/* The answer ends here, and is not whole; its call is over. The request may be gone when it returns. */
+static void break_off(struct proxy_request *r, const char *why)
 {
     base_autobuf struct buf event = BUF_INIT(8192), text = BUF_INIT(4096);
     struct proxy *p = r->proxy;
+    proxy_forward_leave(r, SCHED_FAILED);
     r->cut = true;
     buf_addf(&text, "replica '%s' broke off: %s", r->last, why);
     if (r->events && http_sse_between(&r->sse) && buf_status(&text) == 0 &&
@@ -147,6 +150,17 @@ static void cut(struct proxy_request *r, const char *why)
         httpio_abort(r->x);
     }
     proxy_pump(p);
+}
+
+void proxy_answer_hang(struct proxy_request *r)
+{
+    if (!r->content) {
+        proxy_forward_failed(r, "hang", "it says nothing", true);
+        return;
+    }
+    r->call = httpio_call_cancel(r->call);
+    r->sending = false;
+    break_off(r, "it says nothing any more");
 }
 
 /* ---- what a call tells ------------------------------------------------------------------------------------------------ */
@@ -260,10 +274,12 @@ static void on_end(void *ctx)
     bool broken = r->events && !r->ended, refused = !r->events && begun(r) && !r->content;
     if (!refused && !r->content && !commit(r, r->events ? -1 : (int64_t)r->held.len))
         return;
-    proxy_forward_leave(r, broken ? SCHED_FAILED : SCHED_OK);
-    if (broken)
-        cut(r, "its stream ended without its last event");
-    else if (refused)
+    if (broken) {
+        break_off(r, "its stream ended without its last event");
+        return;
+    }
+    proxy_forward_leave(r, SCHED_OK);
+    if (refused)
         end_in_stream(r);
     else
         httpio_end(r->x);
@@ -278,8 +294,7 @@ static void on_fail(void *ctx, enum httpio_failure f, const char *text)
     r->call = NULL;
     r->sending = false;
     if (r->content) {
-        proxy_forward_leave(r, SCHED_FAILED);
-        cut(r, httpio_failure_text(f));
+        break_off(r, httpio_failure_text(f));
     } else if (r->ticket.leased || f == HTTPIO_CONNECT || f == HTTPIO_RESET) {
         proxy_forward_failed(r, reasons[f], text, true);
     } else { /* a call of unknown effect that was perhaps carried out */

@@ -290,6 +290,8 @@ void proxy_forward_failed(struct proxy_request *r, const char *reason, const cha
 
 void proxy_forward_drained(struct proxy_request *r)
 {
+    r->paused = false;
+    r->byte_ms = net_loop_now_ms(r->proxy->loop);
     if (r->call)
         httpio_call_read(r->call, true);
 }

@@ -187,9 +187,9 @@ static void on_tick(void *ctx)
     proxy_log_flush(p);
     for (struct proxy_request *r = p->streams; r;) {
         struct proxy_request *next = r->next_stream;
-        bool hangs = r->call && r->ticket.replica && r->ticket.replica->pins && now - r->byte_ms >= p->hang_ms;
+        bool hangs = r->call && !r->paused && r->ticket.replica->pins && now - r->byte_ms >= p->hang_ms;
         if (hangs) {
-            proxy_forward_failed(r, "hang", "it says nothing", true);
+            proxy_answer_hang(r);
             break; /* the list is another one: the rest has its turn at the next tick */
         }
         if (now - r->sent_ms >= p->heartbeat_ms)

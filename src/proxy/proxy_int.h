@@ -169,6 +169,7 @@ struct proxy_request {
     bool sending;                /* a large body is on its way */
     struct httpio_call *call;
     uint64_t byte_ms;            /* when the replica was last heard of */
+    bool paused;                 /* it is not read until the client has taken what is queued */
     /* what comes back */
     const struct http_head *head; /* of the replica's answer, which is held; NULL */
     bool events;                 /* it is an event stream that is read */
@@ -215,6 +216,8 @@ void proxy_answer_reset(struct proxy_request *r);
 /* Begins an event stream of ours, before a replica has said anything. */
 int proxy_answer_begin_stream(struct proxy_request *r) BASE_MUST_USE;
 void proxy_answer_heartbeat(struct proxy_request *r);
+/* The replica has said nothing for too long: another one, or the answer ends here. The request may be gone when it returns. */
+void proxy_answer_hang(struct proxy_request *r);
 
 /* ---- numbers.c --------------------------------------------------------------------------------------------------- */
 

@@ -269,6 +269,25 @@ static void hanging_replica_is_left(void **state)
     client_release(&c);
 }
 
+/* What the client has got of it cannot be taken back: no other replica may go on. */
+static void hangs_after_content(void **state)
+{
+    (void)state;
+    quick(100000, 50);
+    rig.pins = true;
+    struct client c;
+    rig_replicas(2, STREAM);
+    client_start(&c, "POST", CHAT, STR(STREAM_BODY));
+    WAIT(rig.replicas[0].x);
+    replica_event(&rig.replicas[0], apis[0].content);
+    WAIT(c.done);
+    assert_true(c.failed && c.failure == HTTPIO_CUT);
+    assert_true(contains(&c.body, "broke off: it says nothing any more"));
+    assert_int_equal(rig.replicas[1].requests, 0);
+    assert_int_equal(stats().active, 0);
+    client_release(&c);
+}
+
 /* ---- numbers ------------------------------------------------------------------------------------------------------ */
 
 static struct buf lines;
@@ -333,6 +352,7 @@ int main(void)
         RIG_TEST(signs_of_life),
         RIG_TEST(moves_after_signs_of_life),
         RIG_TEST(hanging_replica_is_left),
+        RIG_TEST(hangs_after_content),
         RIG_TEST(tokens_are_counted),
     };
     return cmocka_run_group_tests_name("proxy_streams", tests, NULL, NULL);
