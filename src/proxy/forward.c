@@ -165,12 +165,11 @@ static int call(struct proxy_request *r, struct err *err)
 
 /* ---- the queue --------------------------------------------------------------------------------------------------- */
 
-void proxy_forward_leave(struct proxy_request *r, int result)
+void proxy_forward_leave(struct proxy_request *r, enum sched_result result)
 {
     const struct dialect_usage *u = &r->usage;
-    struct sched_outcome o = {.content = r->content || u->known, .counted = u->known, .prompt_n = u->prompt_n, .cached_n = u->cached_n, .predicted_n = u->predicted_n,
+    struct sched_outcome o = {.result = result, .content = r->content || u->known, .counted = u->known, .prompt_n = u->prompt_n, .cached_n = u->cached_n, .predicted_n = u->predicted_n,
                               .prompt_ms = u->prompt_ms};
-    o.result = result;
     sched_leave(r->proxy->sched, &r->ticket, &o, net_loop_now_ms(r->proxy->loop));
 }
 

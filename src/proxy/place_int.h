@@ -128,6 +128,7 @@ struct sched_ticket {
     const uint64_t *chain;
     size_t n_chain;
     uint64_t hint, flow, tokens;
+    uint64_t seq; /* tells tickets without a conversation apart */
     bool leased; /* takes a slot; else it only needs a replica */
     bool pinned; /* the client chose a slot */
     /* set here */
@@ -140,13 +141,15 @@ struct sched_ticket {
     enum sched_decision decision;
     uint64_t matched;              /* key of the turn that decided; 0 none */
     uint64_t predicted;            /* tokens that should come from its cache */
-    uint64_t entered_ms, started_ms, rank, seq;
+    uint64_t entered_ms, started_ms, rank;
     struct sched_ticket *next, *before;
 };
 
+enum sched_result { SCHED_OK, SCHED_FAILED, SCHED_ABANDONED }; /* abandoned: says nothing of the replica */
+
 /* What a request taught. Zeroes are unknown. */
 struct sched_outcome {
-    enum { SCHED_OK, SCHED_FAILED, SCHED_ABANDONED } result; /* abandoned: says nothing of the replica */
+    enum sched_result result;
     bool content;      /* the prompt was read to its end */
     bool counted;      /* the numbers are known */
     uint64_t prompt_n, cached_n, predicted_n;
@@ -160,7 +163,8 @@ bool sched_policy_known(struct str name);
 /* The owner tells what a replica is. A new generation begins without leases, slots and blame. -ENOMEM. */
 int sched_replica_set(struct sched_replica *r, bool ready, uint64_t generation, unsigned n_slots, bool pins) BASE_MUST_USE;
 void sched_replica_release(struct sched_replica *r);
-/* -EBUSY when the queue is full. The ticket waits until sched_next hands it out; after a failure the owner marks the candidate as tried and enters it again. */
+/* The ticket waits until sched_next hands it out; -EBUSY when the queue is full. After a failure the owner marks the candidate as tried and enters it again: it is never refused then, goes
+ * first, and its wait is counted anew. */
 int sched_enter(struct sched *s, struct sched_ticket *t, uint64_t now_ms) BASE_MUST_USE;
 /* The next ticket that goes to a replica, running; or one out with replica NULL that no ready replica is left for (`expired`: that has waited too long). NULL: all others wait. */
 struct sched_ticket *sched_next(struct sched *s, uint64_t now_ms, bool *ret_expired);

@@ -13,7 +13,7 @@
 #define NEAR_COST 1.5   /* new conversations take turns among replicas whose cost is at most this much of the best */
 #define NONE SIZE_MAX
 
-typedef size_t policy_fn(const struct sched *s, const struct sched_ticket *t, uint64_t now, struct sched_choice *c);
+typedef size_t policy_fn(const struct sched_ticket *t, uint64_t now, struct sched_choice *c);
 
 /* ---- who is better ------------------------------------------------------------------------------------------ */
 
@@ -72,16 +72,16 @@ static size_t cheapest(const struct sched_choice *c, bool free_only)
 
 /* ---- policies -------------------------------------------------------------------------------------------------- */
 
-static size_t take_turns(const struct sched *s, const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+static size_t take_turns(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
-    (void)s, (void)t, (void)now;
+    (void)t, (void)now;
     c->decision = SCHED_TURN;
     return next_turn(c, 1e300);
 }
 
-static size_t take_least(const struct sched *s, const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+static size_t take_least(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
-    (void)s, (void)t, (void)now;
+    (void)t, (void)now;
     c->decision = SCHED_LEAST;
     return least_loaded(c);
 }
@@ -96,22 +96,22 @@ static size_t stay_or(size_t other, struct sched_choice *c)
     return c->views[best].free ? best : NONE;
 }
 
-static size_t take_counter(const struct sched *s, const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+static size_t take_counter(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
-    (void)s, (void)t, (void)now;
+    (void)t, (void)now;
     return stay_or(next_turn(c, 1e300), c);
 }
 
-static size_t take_sticky(const struct sched *s, const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+static size_t take_sticky(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
-    (void)s, (void)t, (void)now;
+    (void)t, (void)now;
     return stay_or(least_loaded(c), c);
 }
 
 /* The highest of the hashes of conversation and replica: when one replica goes, only its conversations move. */
-static size_t take_hash(const struct sched *s, const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+static size_t take_hash(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
-    (void)s, (void)now;
+    (void)now;
     uint64_t key = t->hint ? t->hint : t->n_chain ? t->chain[0] : t->seq, best_hash = 0;
     size_t best = NONE;
     c->decision = SCHED_HASH;
@@ -132,9 +132,8 @@ static double wait_ms(const struct sched_replica *r)
 }
 
 /* A conversation whose replica is busy waits for it as long as that saves time, counted from when it came: then it is sent where there is room. */
-static size_t take_adaptive(const struct sched *s, const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+static size_t take_adaptive(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
-    (void)s;
     size_t home = cheapest(c, false), other = cheapest(c, true);
     if (best_match(c) == NONE) {
         c->decision = SCHED_COLD;
@@ -175,7 +174,7 @@ static bool tried(const struct sched_ticket *t, size_t i)
 }
 
 /* Whether a slot is there for this ticket; *due: when one that is held may be. */
-static bool has_room(const struct sched *s, const struct sched_ticket *t, const struct sched_view *v, uint64_t now, uint64_t *due)
+static bool has_room(const struct sched_ticket *t, const struct sched_view *v, uint64_t now, uint64_t *due)
 {
     const struct sched_replica *r = v->replica;
     if (!t->leased)
@@ -194,11 +193,10 @@ static bool has_room(const struct sched *s, const struct sched_ticket *t, const 
         if (slot->hold_until_ms < *due)
             *due = slot->hold_until_ms;
     }
-    (void)s;
     return false;
 }
 
-static void look_at(const struct sched *s, const struct sched_ticket *t, struct sched_view *v, struct sched_choice *c, size_t n_matches, uint64_t now)
+static void look_at(const struct sched_ticket *t, struct sched_view *v, struct sched_choice *c, size_t n_matches, uint64_t now)
 {
     const struct sched_replica *r = v->replica;
     for (size_t k = 0; k < n_matches && !v->match; k++)
@@ -211,7 +209,7 @@ static void look_at(const struct sched *s, const struct sched_ticket *t, struct 
         v->cached = v->in_slot ? tokens : (uint64_t)((double)tokens * r->kept);
     }
     v->cost_ms = (double)(t->tokens - v->cached) * 1000 / r->prefill_tps;
-    v->free = has_room(s, t, v, now, &c->due);
+    v->free = has_room(t, v, now, &c->due);
 }
 
 void sched_choose(struct sched *s, struct sched_ticket *t, uint64_t now, struct sched_choice *c)
@@ -236,12 +234,12 @@ void sched_choose(struct sched *s, struct sched_ticket *t, uint64_t now, struct 
             continue;
         struct sched_view *v = &c->views[c->n++];
         *v = (struct sched_view){.replica = r, .index = i};
-        look_at(s, t, v, c, n_matches, now);
+        look_at(t, v, c, n_matches, now);
     }
     size_t chosen = NONE;
     for (size_t i = 0; i < BASE_COUNT(policies); i++)
         if (sched_is(t, policies[i].name))
-            chosen = policies[i].choose(s, t, now, c);
+            chosen = policies[i].choose(t, now, c);
     if (chosen == NONE)
         return;
     c->chosen = chosen;

@@ -205,7 +205,7 @@ bool proxy_forward_another(const struct proxy_request *r);
 /* The client has taken what was queued. */
 void proxy_forward_drained(struct proxy_request *r);
 /* Gives the lease back. */
-void proxy_forward_leave(struct proxy_request *r, int result);
+void proxy_forward_leave(struct proxy_request *r, enum sched_result result);
 void proxy_forward_send(struct proxy_request *r); /* more of a large body */
 
 /* ---- answer.c --------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Slots and the queue. A replica gets at most as many requests as it has slots; the rest waits here, where a client that leaves costs nothing. The queue is in order of rank: a request's rank
- * is that of the last one handed out plus the number of requests of the same flow that are waiting or running, so that one conversation with many requests does not stand before another's first.
+ * is that of the last one handed out plus the number of requests of the same flow that wait already, so that one conversation with many requests does not stand before another's first.
  *
  * Who goes where is its policy's business (policy.c); when, is decided here. A slot that its conversation has just left is held for a moment: an agent's next turn comes within milliseconds, and finds
  * its whole prompt there. Leases belong to a ticket and to a generation of a replica: what an older process still owes does not count against its successor.
@@ -10,6 +10,7 @@
 
 #include <errno.h>
 
+#define RANK_FIRST 0            /* of who is entered again */
 #define EWMA_NEW 0.2            /* weight of a new number */
 #define LEARN_TOKENS 32         /* shorter prompts say little about speed */
 #define DROP_FROM_TOKENS 64     /* a prediction below this is not worth correcting */
@@ -25,7 +26,7 @@ struct sched *sched_new(struct affinity *a)
 {
     struct sched *s = calloc(1, sizeof *s);
     if (s)
-        *s = (struct sched){.affinity = a, .due = UINT64_MAX, .gap_ms = 20, .returns = 0.5};
+        *s = (struct sched){.affinity = a, .due = UINT64_MAX, .rank = RANK_FIRST + 1, .gap_ms = 20, .returns = 0.5};
     return s;
 }
 
@@ -116,16 +117,13 @@ static void queue_insert(struct sched *s, struct sched_ticket *t)
 
 int sched_enter(struct sched *s, struct sched_ticket *t, uint64_t now)
 {
-    if (s->waiting >= SCHED_QUEUE_MAX)
+    bool again = t->entered_ms > 0; /* it has waited its turn */
+    if (!again && s->waiting >= SCHED_QUEUE_MAX)
         return -EBUSY;
-    if (!t->entered_ms) {
-        t->entered_ms = now;
-        t->rank = s->rank;
-        for (const struct sched_ticket *o = s->first; o && t->flow; o = o->next)
-            t->rank += o->flow == t->flow;
-    } else {
-        t->rank = 0; /* sent again: it has waited its turn */
-    }
+    t->rank = again ? RANK_FIRST : s->rank;
+    for (const struct sched_ticket *o = s->first; o && t->flow && !again; o = o->next)
+        t->rank += o->flow == t->flow;
+    t->entered_ms = now;
     t->replica = NULL;
     t->state = SCHED_WAITING;
     queue_insert(s, t);
