@@ -168,8 +168,41 @@ static void add_observed(const struct check_need *n, const struct fit_result *r,
     fit_table_add(t, v->color, out);
 }
 
+static void put_known(struct json_out *o, const char *key, bool known, double v)
+{
+    if (known)
+        json_out_i64(o, key, (int64_t)v);
+    else
+        json_out_null(o, key);
+}
+
+static void put_observed(const struct check_need *n, const struct fit_result *r, const struct measure_observed *ob, enum ledger_tag tag, const uint64_t used[FIT_DEVICES_MAX + 1], struct json_out *o)
+{
+    json_out_obj(o, NULL);
+    json_out_cstr(o, "service", n->service->name);
+    json_out_cstr(o, "tag", ledger_tag_text(tag));
+    json_out_arr(o, "devices");
+    for (size_t d = 0; d <= n->input.n_devices; d++) {
+        json_out_obj(o, NULL);
+        json_out_cstr(o, "device", check_device_name(n->machine, d < n->input.n_devices ? d : n->machine->n_devices));
+        json_out_u64(o, "planned", r->use[d].used);
+        put_known(o, "read", used[d] != UINT64_MAX, (double)used[d]);
+        put_known(o, "driver_and_pools", ob->extra_known[d], (double)ob->extra_bytes[d]);
+        put_known(o, "compute_read", ob->compute_known, (double)ob->compute[d]);
+        json_out_end(o);
+    }
+    json_out_end(o);
+    json_out_end(o);
+}
+
+/* Where observations go: text, or an array of JSON. */
+struct observed_out {
+    struct buf *text;
+    struct json_out *json;
+};
+
 /* One running service: its log and its memory against a plan that knows nothing of measurements. */
-static int observe_one(struct fit_session *s, const struct fit_question *q, struct check_need *n, pid_t pid, const char *log_path, struct buf *out)
+static int observe_one(struct fit_session *s, const struct fit_question *q, struct check_need *n, pid_t pid, const char *log_path, struct observed_out *out)
 {
     base_autobuf struct buf log = BUF_INIT(LOG_MAX);
     struct measure_seen *seen = calloc(1, sizeof(*seen));
@@ -198,9 +231,11 @@ static int observe_one(struct fit_session *s, const struct fit_question *q, stru
         if (o.tag == LEDGER_AFTER_TRAFFIC && (host[FIT_PROMPT_CACHE].bytes || host[FIT_CHECKPOINTS].bytes))
             used[n->input.n_devices] = UINT64_MAX;
         e = measure_observe(s->ledger, &n->key, &in, r, &o, clk_system.real_us(clk_system.ctx), &observed, &err);
-        if (e == 0) {
-            buf_addf(out, "%s: %s, kept in the ledger\n", n->service->name, ledger_tag_text(o.tag));
-            add_observed(n, r, &observed, used, &q->view, out);
+        if (e == 0 && out->json)
+            put_observed(n, r, &observed, o.tag, used, out->json);
+        else if (e == 0) {
+            buf_addf(out->text, "%s: %s, kept in the ledger\n", n->service->name, ledger_tag_text(o.tag));
+            add_observed(n, r, &observed, used, &q->view, out->text);
         }
     }
     free(seen);
@@ -208,9 +243,9 @@ static int observe_one(struct fit_session *s, const struct fit_question *q, stru
     return e < 0 ? cmd_failf(CMD_FAILED, "service '%s': %s", n->service->name, err.text) : CMD_OK;
 }
 
-int fit_observe(struct fit_session *s, const struct fit_question *q)
+/* Every ready service that was asked for. */
+static int observe_all(struct fit_session *s, const struct fit_question *q, struct observed_out *out)
 {
-    base_autobuf struct buf out = BUF_INIT(1 << 20);
     size_t n_seen = 0;
     int code = CMD_OK;
     for (size_t i = 0; i < s->fleet->n_services && code == CMD_OK; i++) {
@@ -226,12 +261,31 @@ int fit_observe(struct fit_session *s, const struct fit_question *q)
         code = with_ledger(s, name, &n);
         base_autofree char *path = str_dup(log);
         if (code == CMD_OK && n)
-            code = path ? observe_one(s, q, n, (pid_t)pid, path, &out) : no_memory();
+            code = path ? observe_one(s, q, n, (pid_t)pid, path, out) : no_memory();
         n_seen++;
     }
     if (code == CMD_OK && !n_seen)
         return cmd_failf(CMD_FAILED, q->only ? "service '%s' is not ready here: 'berth up -d' starts it" : "no service of fleet '%s' is ready here: 'berth up -d' starts them", q->only ? q->only->name : s->fleet->name);
-    int printed = buf_status(&out) < 0 ? no_memory() : cmd_print(buf_str(&out));
+    return code;
+}
+
+int fit_observe(struct fit_session *s, const struct fit_question *q)
+{
+    base_autobuf struct buf text = BUF_INIT(1 << 20);
+    struct observed_out out = {.text = &text, .json = q->json ? json_out_new() : NULL};
+    if (q->json && !out.json)
+        return no_memory();
+    if (out.json)
+        json_out_arr(out.json, NULL);
+    int code = observe_all(s, q, &out), printed = CMD_OK;
+    if (out.json)
+        json_out_end(out.json);
+    if (out.json && code == CMD_OK)
+        return fit_print_json(out.json);
+    if (out.json)
+        json_out_free(out.json);
+    else
+        printed = buf_status(&text) < 0 ? no_memory() : cmd_print(buf_str(&text));
     return code == CMD_OK ? printed : code;
 }
 

@@ -23,6 +23,7 @@ ready() {
 	run "$BERTH" fit -f "$fleet" --observe
 	[ "$status" -eq 0 ]
 	[[ $output == "berth-tiny-f16: after-"*", kept in the ledger"* ]]
+	"$BERTH" fit -f "$fleet" --observe --json | python3 -c 'import json, sys; o = json.load(sys.stdin)[0]; assert o["service"] == "berth-tiny-f16" and o["devices"][0]["device"] == "RAM" and o["devices"][0]["compute_read"] > 1 << 20, o'
 	run "$BERTH" fit -f "$fleet"
 	[ "$status" -eq 0 ]
 	[[ $output == *"  measured "* ]]
