@@ -118,7 +118,7 @@ static bool commit(struct proxy_request *r, int64_t length)
         size_t n = response_fields(r, r->head, &own, fields);
         if (httpio_begin(r->x, r->head->status, fields, n, length) < 0) {
             r->call = httpio_call_cancel(r->call);
-            proxy_request_fail(r, 502, "upstream_error", "the answer of replica '%s' cannot be passed on", r->last);
+            proxy_request_fail(r, 502, "the answer of replica '%s' cannot be passed on", r->last);
             return false;
         }
         r->status = r->head->status;
@@ -143,7 +143,7 @@ static void break_off(struct proxy_request *r, const char *why)
     r->cut = true;
     buf_addf(&text, "replica '%s' broke off: %s", r->last, why);
     if (r->events && http_sse_between(&r->sse) && buf_status(&text) == 0 &&
-        dialect_error_event(r->dialect, 502, "upstream_error", buf_str(&text), &event) == 0) {
+        dialect_error_event(r->dialect, 502, buf_str(&text), &event) == 0) {
         (void)httpio_send(r->x, buf_str(&event));
         httpio_cut(r->x);
     } else {
@@ -256,7 +256,7 @@ static void end_in_stream(struct proxy_request *r)
 {
     base_autobuf struct buf shown = BUF_INIT(4096);
     buf_add_printable(&shown, buf_str(&r->held), 1000);
-    proxy_request_fail(r, r->head->status >= 400 ? r->head->status : 502, r->head->status < 500 ? "invalid_request_error" : "upstream_error", "replica '%s' answered %u: %s", r->last,
+    proxy_request_fail(r, r->head->status >= 400 ? r->head->status : 502, "replica '%s' answered %u: %s", r->last,
                        r->head->status, shown.len ? shown.ptr : "");
 }
 
@@ -299,7 +299,7 @@ static void on_fail(void *ctx, enum httpio_failure f, const char *text)
         proxy_forward_failed(r, reasons[f], text, true);
     } else { /* a call of unknown effect that was perhaps carried out */
         proxy_forward_leave(r, SCHED_FAILED);
-        proxy_request_fail(r, f == HTTPIO_TIMEOUT ? 504 : 502, "upstream_error", "replica '%s': %s", r->last, text);
+        proxy_request_fail(r, f == HTTPIO_TIMEOUT ? 504 : 502, "replica '%s': %s", r->last, text);
         proxy_pump(p);
     }
 }

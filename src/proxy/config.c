@@ -113,19 +113,19 @@ static int read_name(const struct proxy_config *c, json_val v, size_t max, const
     return *ret ? 0 : err_nomem(err);
 }
 
-/* An array of at most max objects or values at key; *ret has room for all of them. */
-static int read_array(const struct proxy_config *c, json_val obj, const char *key, size_t max, size_t size, void *ret, size_t *ret_n, struct err *err)
+/* Room for all of the array at key, which has at most max values; NULL with *ret_rc set. */
+static void *read_array(const struct proxy_config *c, json_val obj, const char *key, size_t max, size_t size, size_t *ret_n, int *ret_rc, struct err *err)
 {
     json_val arr = json_get(obj, key);
     size_t n = json_count(arr);
+    void *mem = NULL;
     if (!json_is_arr(arr) || n > max)
-        return bad(err, "a list is missing or too long");
-    void *mem = arena_alloc(c->arena, n ? n : 1, size);
-    if (!mem)
-        return err_nomem(err);
-    *(void **)ret = mem;
-    *ret_n = n;
-    return 0;
+        *ret_rc = bad(err, "a list is missing or too long");
+    else if (!(mem = arena_alloc(c->arena, n ? n : 1, size)))
+        *ret_rc = err_nomem(err);
+    else
+        *ret_n = n;
+    return mem;
 }
 
 static const struct proxy_replica *resolved_before(const struct proxy_config *before, const struct proxy_replica *r)
@@ -187,9 +187,9 @@ static int read_endpoint(const struct proxy_config *c, json_val v, struct proxy_
     if (rc == 0 && !sched_policy_known(str_of(e->policy)))
         rc = bad(err, "a policy is not known");
     if (rc == 0)
-        rc = read_array(c, v, "aliases", PROXY_CHANNEL_LINE_MAX, sizeof *aliases, &aliases, &e->n_aliases, err);
+        aliases = read_array(c, v, "aliases", PROXY_CHANNEL_LINE_MAX, sizeof *aliases, &e->n_aliases, &rc, err);
     if (rc == 0)
-        rc = read_array(c, v, "replicas", FLEET_SERVICES_MAX, sizeof *replicas, &replicas, &e->n_replicas, err);
+        replicas = read_array(c, v, "replicas", FLEET_SERVICES_MAX, sizeof *replicas, &e->n_replicas, &rc, err);
     for (size_t i = 0; rc == 0 && i < e->n_aliases; i++)
         rc = read_name(c, json_at(json_get(v, "aliases"), i), FLEET_MODEL_NAME_MAX, &aliases[i], err);
     if (rc < 0)
@@ -212,9 +212,10 @@ static int read_config(struct proxy_config *c, json_val root, const struct proxy
     json_val v = json_get(root, "config");
     if (json_count(root) != 1 || json_count(v) != 2)
         return bad(err, "it is no object \"config\" with replicas and endpoints");
-    int rc = read_array(c, v, "replicas", FLEET_SERVICES_MAX, sizeof *c->replicas, &c->replicas, &c->n_replicas, err);
+    int rc = 0;
+    c->replicas = read_array(c, v, "replicas", FLEET_SERVICES_MAX, sizeof *c->replicas, &c->n_replicas, &rc, err);
     if (rc == 0)
-        rc = read_array(c, v, "endpoints", FLEET_SERVICES_MAX, sizeof *c->endpoints, &c->endpoints, &c->n_endpoints, err);
+        c->endpoints = read_array(c, v, "endpoints", FLEET_SERVICES_MAX, sizeof *c->endpoints, &c->n_endpoints, &rc, err);
     for (size_t i = 0; rc == 0 && i < c->n_replicas; i++)
         rc = read_replica(c, json_at(json_get(v, "replicas"), i), before, &c->replicas[i], err);
     for (size_t i = 0; rc == 0 && i < c->n_endpoints; i++)

@@ -90,31 +90,42 @@ struct str dialect_heartbeat(enum place_dialect d)
 
 /* ---- errors --------------------------------------------------------------------------------------------------- */
 
-static void write_error(struct json_out *o, enum place_dialect d, unsigned status, const char *type, struct str message)
+static const char *error_type(enum place_dialect d, unsigned status)
+{
+    if (d == PLACE_MESSAGES && status >= 500)
+        return status == 503 ? "overloaded_error" : "api_error";
+    if (status == 503)
+        return "unavailable_error";
+    if (status == 404)
+        return "not_found_error";
+    return status < 500 ? "invalid_request_error" : "upstream_error";
+}
+
+static void write_error(struct json_out *o, enum place_dialect d, unsigned status, struct str message)
 {
     if (d == PLACE_MESSAGES)
         json_out_cstr(o, "type", "error");
     json_out_obj(o, "error");
     json_out_str(o, "message", message);
-    json_out_cstr(o, "type", d == PLACE_MESSAGES && status >= 500 ? (status == 503 ? "overloaded_error" : "api_error") : type);
+    json_out_cstr(o, "type", error_type(d, status));
     json_out_u64(o, "code", status);
     json_out_end(o);
 }
 
-int dialect_error_body(enum place_dialect d, unsigned status, const char *type, struct str message, struct buf *out)
+int dialect_error_body(enum place_dialect d, unsigned status, struct str message, struct buf *out)
 {
     struct json_out *o = json_out_new();
     if (!o)
         return -ENOMEM;
     json_out_obj(o, NULL);
-    write_error(o, d, status, type, message);
+    write_error(o, d, status, message);
     json_out_end(o);
     int r = json_out_finish(o, false, out);
     json_out_free(o);
     return r;
 }
 
-int dialect_error_event(enum place_dialect d, unsigned status, const char *type, struct str message, struct buf *out)
+int dialect_error_event(enum place_dialect d, unsigned status, struct str message, struct buf *out)
 {
     struct json_out *o = json_out_new();
     if (!o)
@@ -133,7 +144,7 @@ int dialect_error_event(enum place_dialect d, unsigned status, const char *type,
         json_out_end(o);
         json_out_end(o);
     } else {
-        write_error(o, d, status, type, message);
+        write_error(o, d, status, message);
     }
     json_out_end(o);
     int r = json_out_finish(o, false, out);

@@ -184,7 +184,7 @@ bool proxy_forward_another(const struct proxy_request *r)
 static void enter(struct proxy_request *r)
 {
     if (sched_enter(r->proxy->sched, &r->ticket, net_loop_now_ms(r->proxy->loop)) < 0)
-        proxy_request_fail(r, 503, "unavailable_error", "too many requests are waiting");
+        proxy_request_fail(r, 503, "too many requests are waiting");
     else
         proxy_pump(r->proxy);
 }
@@ -223,7 +223,7 @@ void proxy_forward(struct proxy_request *r)
 {
     r->sent_ms = net_loop_now_ms(r->proxy->loop);
     if (make_ticket(r) < 0) {
-        proxy_request_fail(r, 503, "unavailable_error", "out of memory");
+        proxy_request_fail(r, 503, "out of memory");
         return;
     }
     if (r->stream)
@@ -234,11 +234,11 @@ void proxy_forward(struct proxy_request *r)
 static void give_up(struct proxy_request *r, bool expired)
 {
     if (expired)
-        proxy_request_fail(r, 503, "unavailable_error", "no slot of '%s' became free in time", r->endpoint->name);
+        proxy_request_fail(r, 503, "no slot of '%s' became free in time", r->endpoint->name);
     else if (r->attempts)
-        proxy_request_fail(r, 502, "upstream_error", "no replica of '%s' could be reached; the last, '%s': %s", r->endpoint->name, r->last, r->held.len ? r->held.ptr : "no reason given");
+        proxy_request_fail(r, 502, "no replica of '%s' could be reached; the last, '%s': %s", r->endpoint->name, r->last, r->held.len ? r->held.ptr : "no reason given");
     else
-        proxy_request_fail(r, 503, "unavailable_error", "no replica of '%s' is ready", r->endpoint->name);
+        proxy_request_fail(r, 503, "no replica of '%s' is ready", r->endpoint->name);
 }
 
 void proxy_forward_go(struct proxy_request *r, bool expired)
@@ -265,7 +265,7 @@ void proxy_forward_go(struct proxy_request *r, bool expired)
     int rc = call(r, &err);
     if (rc == -ENOMEM || rc == -EINVAL) { /* ours or the client's, not the replica's */
         proxy_forward_leave(r, SCHED_ABANDONED);
-        proxy_request_fail(r, rc == -EINVAL ? 400 : 503, rc == -EINVAL ? "invalid_request_error" : "unavailable_error", "%s", err.text);
+        proxy_request_fail(r, rc == -EINVAL ? 400 : 503, "%s", err.text);
     } else if (rc < 0) {
         proxy_forward_failed(r, "connect", err.text, true);
     }

@@ -132,8 +132,8 @@ bool dialect_is_end(enum place_dialect d, const struct http_sse_event *e);
 bool dialect_is_error(const struct http_sse_event *e, unsigned *ret_code);
 struct str dialect_heartbeat(enum place_dialect d);
 /* An error in a whole answer, and as an event of a stream. */
-int dialect_error_body(enum place_dialect d, unsigned status, const char *type, struct str message, struct buf *out) BASE_MUST_USE;
-int dialect_error_event(enum place_dialect d, unsigned status, const char *type, struct str message, struct buf *out) BASE_MUST_USE;
+int dialect_error_body(enum place_dialect d, unsigned status, struct str message, struct buf *out) BASE_MUST_USE;
+int dialect_error_event(enum place_dialect d, unsigned status, struct str message, struct buf *out) BASE_MUST_USE;
 
 struct dialect_usage {
     bool known;
@@ -188,7 +188,7 @@ struct proxy_request {
 extern const struct httpio_server_ops proxy_server_ops; /* ctx is the proxy */
 
 /* Answers with an error of ours, in a stream that has begun as its last event. The request may be gone when it returns. */
-void proxy_request_fail(struct proxy_request *r, unsigned status, const char *type, const char *fmt, ...) BASE_PRINTF(4, 5);
+void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fmt, ...) BASE_PRINTF(3, 4);
 /* Lets go of the kept body. */
 void proxy_request_drop_body(struct proxy_request *r);
 

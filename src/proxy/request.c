@@ -7,10 +7,6 @@
 
 #include "proxy_int.h"
 
-static const char type_request[] = "invalid_request_error";
-static const char type_unknown[] = "not_found_error";
-static const char type_unavailable[] = "unavailable_error";
-
 /* ---- answers of our own --------------------------------------------------------------------------------------- */
 
 /* Sends a whole JSON answer; the exchange may be gone when it returns. */
@@ -28,12 +24,21 @@ static void answer(struct httpio_exchange *x, unsigned status, struct str body)
     httpio_end(x);
 }
 
+static void answer_error(struct httpio_exchange *x, enum place_dialect d, unsigned status, struct str message)
+{
+    base_autobuf struct buf body = BUF_INIT(524288);
+    if (dialect_error_body(d, status, message, &body) < 0)
+        httpio_abort(x);
+    else
+        answer(x, status, buf_str(&body));
+}
+
 /* The end of a stream that has begun without a replica's content. */
-static void fail_stream(struct proxy_request *r, unsigned status, const char *type, struct str message)
+static void fail_stream(struct proxy_request *r, unsigned status, struct str message)
 {
     base_autobuf struct buf event = BUF_INIT(524288);
     r->cut = true;
-    if (dialect_error_event(r->dialect, status, type, message, &event) < 0) {
+    if (dialect_error_event(r->dialect, status, message, &event) < 0) {
         httpio_abort(r->x);
         return;
     }
@@ -41,25 +46,23 @@ static void fail_stream(struct proxy_request *r, unsigned status, const char *ty
     httpio_cut(r->x);
 }
 
-void proxy_request_fail(struct proxy_request *r, unsigned status, const char *type, const char *fmt, ...)
+void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fmt, ...)
 {
     base_autobuf struct buf message = BUF_INIT(65536);
-    base_autobuf struct buf body = BUF_INIT(524288);
+    bool begun = r->status != 0;
     va_list ap;
     va_start(ap, fmt);
     buf_addv(&message, fmt, ap);
     va_end(ap);
     proxy_request_drop_body(r);
-    if (r->status && buf_status(&message) == 0) {
-        fail_stream(r, status, type, buf_str(&message));
-        return;
-    }
-    r->status = status;
-    if (buf_status(&message) < 0 || dialect_error_body(r->dialect, status, type, buf_str(&message), &body) < 0) {
+    if (!begun)
+        r->status = status;
+    if (buf_status(&message) < 0)
         httpio_abort(r->x);
-        return;
-    }
-    answer(r->x, status, buf_str(&body));
+    else if (begun)
+        fail_stream(r, status, buf_str(&message));
+    else
+        answer_error(r->x, r->dialect, status, buf_str(&message));
 }
 
 static void answer_health(struct proxy *p, struct httpio_exchange *x)
@@ -67,7 +70,7 @@ static void answer_health(struct proxy *p, struct httpio_exchange *x)
     if (p->config && proxy_config_any_ready(p->config))
         answer(x, 200, STR("{\"status\":\"ok\"}"));
     else
-        answer(x, 503, STR("{\"error\":{\"message\":\"no replica is ready\",\"type\":\"unavailable_error\",\"code\":503}}"));
+        answer_error(x, PLACE_OTHER, 503, STR("no replica is ready"));
 }
 
 static void write_model(struct json_out *o, const char *name)
@@ -175,14 +178,14 @@ static void fail_unknown(struct proxy_request *r, struct str model)
     buf_add_printable(&text, model, FLEET_MODEL_NAME_MAX);
     buf_add_c(&text, "' is not served here; known models: ");
     list_known(r->config, &text);
-    proxy_request_fail(r, 404, type_unknown, "%s", buf_status(&text) < 0 ? "model is not served here" : text.ptr);
+    proxy_request_fail(r, 404, "%s", buf_status(&text) < 0 ? "model is not served here" : text.ptr);
 }
 
 static void fail_unnamed(struct proxy_request *r)
 {
     base_autobuf struct buf text = BUF_INIT(65536);
     list_known(r->config, &text);
-    proxy_request_fail(r, 400, type_request, "no model is named; set \"model\" in the JSON body or model= in the query to one of: %s",
+    proxy_request_fail(r, 400, "no model is named; set \"model\" in the JSON body or model= in the query to one of: %s",
                        buf_status(&text) < 0 || !text.len ? "(none)" : text.ptr);
 }
 
@@ -195,7 +198,7 @@ static void decide(struct proxy_request *r)
     base_autobuf struct buf model = BUF_INIT(4096);
     int found = model_in_body(r, &model);
     if (found < 0) {
-        proxy_request_fail(r, 400, type_request, "\"model\" must be a string that names a model");
+        proxy_request_fail(r, 400, "\"model\" must be a string that names a model");
         return;
     }
     if (!found)
@@ -227,7 +230,7 @@ void proxy_request_drop_body(struct proxy_request *r)
 
 static void too_large(struct proxy_request *r)
 {
-    proxy_request_fail(r, 413, type_request, "the request body is larger than %d MiB", PROXY_BODY_MAX >> 20);
+    proxy_request_fail(r, 413, "the request body is larger than %d MiB", PROXY_BODY_MAX >> 20);
 }
 
 static void on_request(void *ctx, struct httpio_exchange *x, const struct http_head *head)
@@ -256,12 +259,12 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
     p->stats.requests++;
     p->stats.active++;
     if (!p->config) {
-        proxy_request_fail(r, 503, type_unavailable, "the router has no configuration yet");
+        proxy_request_fail(r, 503, "the router has no configuration yet");
         return;
     }
     r->config = proxy_config_ref(p->config);
     if (str_eq_c(head->method, "CONNECT"))
-        proxy_request_fail(r, 405, type_request, "CONNECT is not served here");
+        proxy_request_fail(r, 405, "CONNECT is not served here");
     else if (head->content_length > PROXY_BODY_MAX)
         too_large(r);
 }
@@ -277,12 +280,12 @@ static void on_body(void *ctx, struct httpio_exchange *x, struct str data)
         return;
     }
     if (data.len > PROXY_BODIES_MAX - p->bodies) {
-        proxy_request_fail(r, 503, type_unavailable, "too many large requests are under way");
+        proxy_request_fail(r, 503, "too many large requests are under way");
         return;
     }
     buf_add_str(&r->body, data);
     if (buf_status(&r->body) < 0) {
-        proxy_request_fail(r, 503, type_unavailable, "out of memory");
+        proxy_request_fail(r, 503, "out of memory");
         return;
     }
     p->bodies += data.len;
