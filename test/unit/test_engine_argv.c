@@ -134,6 +134,8 @@ static void llama_devices(void **state)
     s.n_args = 4;
     assert_non_null(strstr(argv_of(&s, &only_weights), " --offline --rpc 127.0.0.1:50052 -dev RPC0"));
     assert_null(strstr(line.ptr, "-dev none"));
+    s.host = &card;
+    assert_null(strstr(argv_of(&s, &only_weights), "-dev ROCm0"));
 }
 
 static void llama_args_replace_what_is_only_said(void **state)
