@@ -110,7 +110,7 @@ static int fail(const struct shape *s, struct err *err, const char *fmt, ...)
 
 static int number(const struct shape *s, struct str w, uint64_t most, uint64_t *ret, struct err *err)
 {
-    uint64_t v;
+    uint64_t v = 0;
     if (str_to_u64(w, &v) < 0 || v > most)
         return fail(s, err, "'" STR_FMT "' is no number up to %llu", STR_ARG(w), (unsigned long long)most);
     *ret = v;
@@ -510,90 +510,151 @@ static int open_fixture(struct shape *s, struct str name, struct err *err)
 
 /* ---- shapes ----------------------------------------------------------------------------------------------------------- */
 
-/* Lines that must be known before a fixture is taken over; 1: it is none of them. */
-static int early_line(struct shape *s, const struct str *w, size_t n, struct err *err)
+/* One kind of line each: w[0] is its word. */
+
+static int line_from(struct shape *s, const struct str *w, size_t n, struct err *err)
 {
-    uint64_t v = 0;
-    struct sel x;
-    if (str_eq_c(w[0], "from") && n == 2)
-        return open_fixture(s, w[1], err);
-    if (str_eq_c(w[0], "arch") && n == 2) {
-        s->arch = arena_dup(s->arena, w[1]);
-        return s->arch ? 0 : err_nomem(err);
-    }
-    if (str_eq_c(w[0], "blocks") && n == 2) {
-        if (number(s, w[1], LAYERS_MAX, &v, err) < 0)
-            return err->code;
-        s->blocks = (uint32_t)v;
-        return 0;
-    }
-    if (str_eq_c(w[0], "like") && n == 3) {
-        if (selector(s, w[1], &x, err) < 0 || number(s, w[2], LAYERS_MAX - 1, &v, err) < 0)
-            return err->code;
-        for (uint64_t l = x.from; l <= x.to; l++)
-            if (selected(&x, l))
-                s->like[l] = (int)v;
-        return 0;
-    }
-    if (str_eq_c(w[0], "parts") && n == 2) {
-        if (number(s, w[1], PARTS_MAX, &v, err) < 0)
-            return err->code;
-        s->parts = (uint32_t)v;
-        return 0;
-    }
-    if (str_eq_c(w[0], "part") && n == 3) {
-        if (number(s, w[1], PARTS_MAX, &v, err) < 0 || selector(s, w[2], &x, err) < 0)
-            return err->code;
-        for (uint64_t l = x.from; l <= x.to; l++)
-            if (selected(&x, l))
-                s->part_of[l] = (uint32_t)v;
-        return 0;
-    }
-    if (str_eq_c(w[0], "drop") && n == 2 && s->n_dropped < WORDS_MAX) {
-        s->dropped[s->n_dropped++] = w[1];
-        return 0;
-    }
-    if (str_eq_c(w[0], "retype") && n == 2) {
-        s->retype = gguf_type_find(w[1]);
-        return s->retype ? 0 : fail(s, err, "'" STR_FMT "' is no type of tensor", STR_ARG(w[1]));
-    }
-    if (str_eq_c(w[0], "without") && (n == 2 || n == 3) && s->n_without < WORDS_MAX) {
-        struct without *out = &s->without[s->n_without++];
-        *out = (struct without){.name = w[1], .layers = n == 3};
-        return n == 3 ? selector(s, w[2], &out->sel, err) : 0;
-    }
-    if (str_eq_c(w[0], "key") && n > 2) { /* what a shape says itself is not taken over */
-        if (s->n_dropped < WORDS_MAX)
-            s->dropped[s->n_dropped++] = w[1];
-        return 0;
-    }
-    return 1;
+    (void)n;
+    return open_fixture(s, w[1], err);
 }
 
-static int late_line(struct shape *s, const struct str *w, size_t n, struct err *err)
+static int line_arch(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    (void)n;
+    s->arch = arena_dup(s->arena, w[1]);
+    return s->arch ? 0 : err_nomem(err);
+}
+
+static int line_blocks(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    (void)n;
+    uint64_t v = 0;
+    if (number(s, w[1], LAYERS_MAX, &v, err) < 0)
+        return err->code;
+    s->blocks = (uint32_t)v;
+    return 0;
+}
+
+static int line_like(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    (void)n;
+    struct sel x = {0};
+    uint64_t v = 0;
+    if (selector(s, w[1], &x, err) < 0 || number(s, w[2], LAYERS_MAX - 1, &v, err) < 0)
+        return err->code;
+    for (uint64_t l = x.from; l <= x.to; l++)
+        if (selected(&x, l))
+            s->like[l] = (int)v;
+    return 0;
+}
+
+static int line_drop(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    (void)n;
+    if (s->n_dropped == WORDS_MAX)
+        return fail(s, err, "more than %d keys are left out", WORDS_MAX);
+    s->dropped[s->n_dropped++] = w[1];
+    return 0;
+}
+
+static int line_without(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    if (s->n_without == WORDS_MAX)
+        return fail(s, err, "more than %d tensors are left out", WORDS_MAX);
+    struct without *out = &s->without[s->n_without++];
+    *out = (struct without){.name = w[1], .layers = n == 3};
+    return n == 3 ? selector(s, w[2], &out->sel, err) : 0;
+}
+
+static int line_retype(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    (void)n;
+    s->retype = gguf_type_find(w[1]);
+    return s->retype ? 0 : fail(s, err, "'" STR_FMT "' is no type of tensor", STR_ARG(w[1]));
+}
+
+static int line_parts(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    (void)n;
+    uint64_t v = 0;
+    if (number(s, w[1], PARTS_MAX, &v, err) < 0)
+        return err->code;
+    s->parts = (uint32_t)v;
+    return 0;
+}
+
+/* Where layers go: before tensors are made. */
+static int line_part_of(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    struct sel x = {0};
+    uint64_t v = 0;
+    if (n == 2)
+        return 0;
+    if (number(s, w[1], PARTS_MAX, &v, err) < 0 || selector(s, w[2], &x, err) < 0)
+        return err->code;
+    for (uint64_t l = x.from; l <= x.to; l++)
+        if (selected(&x, l))
+            s->part_of[l] = (uint32_t)v;
+    return 0;
+}
+
+static int line_part(struct shape *s, const struct str *w, size_t n, struct err *err)
 {
     uint64_t v = 0;
-    struct sel x;
-    if (str_eq_c(w[0], "key") && n >= 3) {
-        const char *key = full_key(s, w[1]);
-        return key ? put_key(s, key, w[2], w + 3, n - 3, err) : err_nomem(err);
-    }
-    if (str_eq_c(w[0], "vocab") && n >= 2)
-        return number(s, w[1], 1 << 24, &v, err) < 0 ? err->code : put_vocab(s, v, n > 2 ? w[2] : STR("none"), err);
-    if (str_eq_c(w[0], "tensor"))
-        return tensor_line(s, NULL, w + 1, n - 1, err);
-    if (str_eq_c(w[0], "layer") && n >= 2)
-        return selector(s, w[1], &x, err) < 0 ? err->code : tensor_line(s, &x, w + 2, n - 2, err);
-    if (str_eq_c(w[0], "part") && n == 2) {
-        if (number(s, w[1], PARTS_MAX, &v, err) < 0)
-            return err->code;
-        s->part = (uint32_t)v;
+    if (n == 3)
         return 0;
+    if (number(s, w[1], PARTS_MAX, &v, err) < 0)
+        return err->code;
+    s->part = (uint32_t)v;
+    return 0;
+}
+
+static int line_key(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    const char *key = full_key(s, w[1]);
+    return key ? put_key(s, key, w[2], w + 3, n - 3, err) : err_nomem(err);
+}
+
+static int line_vocab(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    uint64_t v = 0;
+    return number(s, w[1], 1 << 24, &v, err) < 0 ? err->code : put_vocab(s, v, n > 2 ? w[2] : STR("none"), err);
+}
+
+static int line_tensor(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    return tensor_line(s, NULL, w + 1, n - 1, err);
+}
+
+static int line_layer(struct shape *s, const struct str *w, size_t n, struct err *err)
+{
+    struct sel x = {0};
+    return selector(s, w[1], &x, err) < 0 ? err->code : tensor_line(s, &x, w + 2, n - 2, err);
+}
+
+/* early: what must be known before a fixture is taken over. What a shape says itself (key) is not taken over. */
+static const struct kind {
+    const char *word;
+    size_t least, most; /* words of the line */
+    int (*early)(struct shape *s, const struct str *w, size_t n, struct err *err);
+    int (*late)(struct shape *s, const struct str *w, size_t n, struct err *err);
+} kinds[] = {
+    {"from", 2, 2, line_from, NULL},        {"arch", 2, 2, line_arch, NULL},          {"blocks", 2, 2, line_blocks, NULL},       {"like", 3, 3, line_like, NULL},
+    {"drop", 2, 2, line_drop, NULL},        {"without", 2, 3, line_without, NULL},    {"retype", 2, 2, line_retype, NULL},       {"parts", 2, 2, line_parts, NULL},
+    {"part", 2, 3, line_part_of, line_part}, {"key", 3, WORDS_MAX, line_drop, line_key}, {"vocab", 2, 3, NULL, line_vocab},        {"tensor", 4, 7, NULL, line_tensor},
+    {"layer", 5, 8, NULL, line_layer},
+};
+
+static int read_line(struct shape *s, bool late, const struct str *w, size_t n, struct err *err)
+{
+    for (size_t i = 0; i < BASE_COUNT(kinds); i++) {
+        const struct kind *k = &kinds[i];
+        if (!str_eq_c(w[0], k->word))
+            continue;
+        if (n < k->least || n > k->most)
+            return fail(s, err, "'%s' with %zu words", k->word, n);
+        return late ? k->late ? k->late(s, w, n, err) : 0 : k->early ? k->early(s, w, n, err) : 0;
     }
-    static const char *const early[] = {"from", "arch", "blocks", "like", "drop", "without", "retype", "parts", "part"};
-    for (size_t i = 0; i < BASE_COUNT(early); i++)
-        if (str_eq_c(w[0], early[i]) && n <= 3)
-            return 0;
     return fail(s, err, "'" STR_FMT "' is no line of a shape", STR_ARG(w[0]));
 }
 
@@ -620,9 +681,8 @@ static int read_shape(struct shape *s, struct str text, struct err *err)
             const size_t n = words(str_split(&rest, '\n'), w);
             if (!n)
                 continue;
-            const int r = late ? late_line(s, w, n, err) : early_line(s, w, n, err);
-            if (r < 0)
-                return r;
+            if (read_line(s, late != 0, w, n, err) < 0)
+                return err->code;
         }
         if (!s->arch)
             return fail(s, err, "no architecture");
