@@ -22,6 +22,7 @@
 
 #include "up.h"
 
+#define UP_TRIM_MS 2000           /* between looks at the size of router.log */
 #define UP_TICK_MS 250            /* redraws what a start is doing */
 #define UP_STATS_MS 1000          /* how long a status waits for the router's numbers */
 #define UP_BACKOFF_MIN_MS 100     /* before a router that ended is started again; doubles ... */
@@ -62,7 +63,7 @@ struct up_router {
     struct net_watch *watch;
     struct net_stream *channel;
     struct buf line;
-    struct net_timer *timer;
+    struct net_timer *timer, *trim;
     uint64_t backoff_ms, started_ms, restarts;
     bool up;       /* it has a configuration and accepts */
     bool draining; /* it has been told to end */

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -153,6 +154,21 @@ static int open_log(struct up *u, struct err *err)
     return fd < 0 ? err_sys(err, -errno, "cannot open log '%s'", path.ptr) : fd;
 }
 
+/* The worker writes a line for each request, at the end of whatever the file is: over its bound the file is kept once as router.log.1 and cut. */
+static void trim_log(void *ctx)
+{
+    const struct up *u = ctx;
+    base_autobuf struct buf path = BUF_INIT(UP_PATH_MAX), old = BUF_INIT(UP_PATH_MAX);
+    struct stat st;
+    buf_addf(&path, "%s/router.log", u->paths.logs);
+    buf_addf(&old, "%s/router.log.1", u->paths.logs);
+    if (buf_status(&path) < 0 || buf_status(&old) < 0 || stat(path.ptr, &st) < 0 || (uint64_t)st.st_size <= RUN_LOG_MAX)
+        return;
+    (void)unlink(old.ptr);
+    base_ignore(os_copy_file(AT_FDCWD, path.ptr, AT_FDCWD, old.ptr, 0600, NULL)); /* bounded all the same */
+    base_ignore(truncate(path.ptr, 0));
+}
+
 static int spawn(struct up *u, int channel, struct err *err)
 {
     os_autoclose int log = open_log(u, err);
@@ -256,6 +272,8 @@ void up_router_start(struct up *u)
     struct err err;
     if (!r->timer)
         r->timer = net_timer_new(u->loop, on_timer, u);
+    if (!r->trim && (r->trim = net_timer_new(u->loop, trim_log, u)))
+        net_timer_start(r->trim, UP_TRIM_MS, UP_TRIM_MS);
     r->started_ms = net_loop_now_ms(u->loop);
     int rc = r->timer ? start(u, &err) : err_nomem(&err);
     if (rc < 0)
@@ -306,8 +324,10 @@ void up_router_release(struct up *u)
         (void)waitpid(r->proc.pid, NULL, 0);
     }
     clear(u);
-    if (u->loop)
+    if (u->loop) {
         r->timer = net_timer_close(r->timer);
+        r->trim = net_timer_close(r->trim);
+    }
     os_closep(&r->listen_fd);
     buf_release(&r->line);
     buf_release(&r->metrics);

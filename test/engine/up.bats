@@ -319,3 +319,16 @@ busy() {
 	[[ $errors == *"did not do what was asked for"* ]] || { echo "$errors"; false; }
 	[ -z "$(engines)" ]
 }
+
+@test "the router's log is bounded: what is over is kept once, and it goes on" {
+	write_fleet
+	bring_up
+	log=$BERTH_STATE/fleets/$name/logs/router.log
+	[ -f "$log" ]
+	truncate -s 33M "$log"
+	trimmed() { [ "$(stat -c %s "$log")" -lt 1000000 ]; }
+	wait_for 10 trimmed
+	[ "$(stat -c %s "$log.1")" -ge 33000000 ]
+	ask "What is a slot?" >/dev/null
+	wait_for 5 grep -q replica "$log"
+}
