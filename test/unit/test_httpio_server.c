@@ -587,9 +587,11 @@ static void answered_before_the_body(void **state)
     assert_false(raw_has(&r, "Connection"));
     char head[16];
     (void)snprintf(head, sizeof(head), "%zx\r\n", HTTPIO_DROP_MAX + 100);
+    uint64_t start = net_loop_now_ms(t.w.loop);
     raw_send(&r, head);
     raw_send_bytes(&r, (struct str){big, HTTPIO_DROP_MAX + 100});
     WAIT(&t.w, r.ended);
+    assert_true(net_loop_now_ms(t.w.loop) - start < HTTPIO_LINGER_MS); /* by its bytes, not by its time */
     assert_int_equal(r.status, 0);
     raw_close(&r, false);
     site_close(&t);
