@@ -37,11 +37,18 @@ teardown() {
 	rm -rf "$scratch" "${BERTH_STATE:?}/fleets/$name"
 }
 
+# Ports that nobody listens at, below those that the kernel gives to connections.
 free_ports() {
 	python3 -c '
-import socket, sys
-s = [socket.socket() for _ in range(int(sys.argv[1]))]
-for x in s: x.bind(("127.0.0.1", 0))
+import random, socket, sys
+s = []
+while len(s) < int(sys.argv[1]):
+    x = socket.socket()
+    try:
+        x.bind(("127.0.0.1", random.randrange(20000, 32000)))
+        s.append(x)
+    except OSError:
+        x.close()
 print(*[x.getsockname()[1] for x in s])' "$1"
 }
 
