@@ -19,8 +19,17 @@ write_fleet() { # more arguments of the engine
 }
 
 setup_file() {
-	# a port that nobody has, for all tests of this file
-	port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+	# a port that nobody has, for all tests of this file, below those that the kernel gives to connections
+	port=$(python3 -c '
+import random, socket
+while True:
+    try:
+        s = socket.socket()
+        s.bind(("127.0.0.1", random.randrange(20000, 32000)))
+        break
+    except OSError:
+        pass
+print(s.getsockname()[1])')
 	export port
 }
 
@@ -48,7 +57,7 @@ teardown() {
 		"$BERTH" up -f "$fleet" >/dev/null 2>&1 3>&- &
 		pid=$!
 		sleep "0.$ms"
-		kill -9 "$pid"
+		kill -9 "$pid" || true # it may have ended by itself: what the one before left is still going away
 		wait "$pid" || true
 		gone "fake_engine --port $port"
 	done
