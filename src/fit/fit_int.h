@@ -66,6 +66,7 @@ struct fit_placed {
     struct fit_sums tied;    /* the output's own copy of token_embd */
     bool has_tied;
     bool shares_kv;          /* layers attend to another layer's cache */
+    bool selects;            /* a block drafter that selects among candidates */
     bool rope;               /* q and k are turned by their positions */
     struct fit_margin margin; /* of its compute */
     uint64_t table_bytes, table_width; /* of per_layer_token_embd, 0 none */

@@ -229,6 +229,7 @@ int fit_placed_new(const struct fit_prepared *p, const struct model *m, const st
     if (r < 0)
         return r;
     understand_layers(pm);
+    pm->selects = model_find_tensor(m, "selector_hidden.weight") != NULL;
     pm->rope = fit_has_rope(m);
     pm->margin = fit_margin_of(m);
     *ret = pm;

@@ -10,34 +10,63 @@
 
 /* ---- output buffer --------------------------------------------------------------------------------------------------- */
 
-/* Logits, and embeddings when they are what is served: all that is there when a context is made. */
-static uint64_t first_rows(const struct fit_run *x, const struct fit_context *c, uint64_t rows)
+/* Logits are there even where no head is; embeddings when they are what is served, and of an encoder with a decoder behind it. */
+static uint64_t plain_rows(const struct fit_run *x, const struct fit_context *c, uint64_t rows)
 {
     const struct model *m = c->pm->m;
-    uint64_t sum = m->logits ? fit_mul(F32 * (uint64_t)m->vocab, rows) : 0;
-    return x->s->embedding && !c->draft ? fit_add(sum, fit_mul(F32 * (uint64_t)m->embd_out, rows)) : sum;
+    bool embeddings = (x->s->embedding && !c->draft) || str_eq_c(str_of(m->arch), "t5");
+    return fit_mul(fit_mul(F32, fit_add(m->vocab, embeddings ? m->embd_out : 0)), rows);
 }
 
-/* What the first batches ask for beside: hidden states that a drafter reads, and what is sampled on the device. */
-static uint64_t later_rows(const struct fit_run *x, const struct fit_context *c, uint64_t rows)
+/* What a device that samples gives back: candidates, probabilities and the token. */
+static uint64_t sampled_rows(const struct fit_context *c, uint64_t rows)
+{
+    return fit_mul(F32 * (3 * (uint64_t)c->pm->m->vocab + 1), rows);
+}
+
+/* A drafter that reads hidden states gives its own out too, and samples on the device unless it selects among candidates. */
+static struct fit_amount draft_output(const struct fit_run *x, const struct fit_context *c)
+{
+    uint64_t hidden = F32 * (uint64_t)c->pm->m->embd_out, rows = c->np;
+    struct fit_amount a = {.known = FIT_EXACT};
+    if (!(x->spec & FIT_SPEC_CONTEXT & ~(unsigned)FIT_SPEC_SIMPLE)) {
+        a.bytes = plain_rows(x, c, rows);
+        a.high = plain_rows(x, c, c->n_outputs > rows ? c->n_outputs : rows);
+    } else if (c->pm->selects) {
+        a.bytes = fit_add(plain_rows(x, c, rows), fit_mul(hidden, c->n_batch));
+        a.high = fit_add(plain_rows(x, c, c->n_outputs), fit_mul(hidden, c->n_batch));
+    } else {
+        /* prompts go through heads that stand on the target row by row */
+        uint64_t most = x->spec & (FIT_SPEC_MTP | FIT_SPEC_EAGLE3) ? c->n_batch : c->n_outputs;
+        a.bytes = fit_add(plain_rows(x, c, rows), fit_mul(hidden, rows));
+        a.high = fit_add(plain_rows(x, c, most), fit_mul(hidden, most));
+        if (!x->s->no_draft_sampling) {
+            a.bytes = fit_add(a.bytes, sampled_rows(c, rows));
+            a.high = fit_add(a.high, sampled_rows(c, most));
+        }
+    }
+    return a;
+}
+
+/* The target starts with logits alone; hidden states that a drafter reads come with the first batch. */
+static struct fit_amount target_output(const struct fit_run *x, const struct fit_context *c)
 {
     const struct model *m = c->pm->m;
-    uint64_t sum = 0;
+    uint64_t most = c->n_outputs > c->np ? c->n_outputs : c->np, later = 0;
     if (x->spec & FIT_SPEC_MTP)
-        sum = fit_mul(F32 * (uint64_t)m->embd_out, c->draft ? rows : c->n_batch);
-    if (c->draft ? (x->spec & FIT_SPEC_MTP) && !x->s->no_draft_sampling : x->s->sampling)
-        sum = fit_add(sum, fit_mul(F32 * (3 * (uint64_t)m->vocab + 1), rows));
-    if (!c->draft && x->p->drafter && (x->spec & (FIT_SPEC_EAGLE3 | FIT_SPEC_DFLASH | FIT_SPEC_DSPARK)))
-        sum = fit_add(sum, fit_mul(fit_mul(F32 * (uint64_t)m->embd, c->n_batch), x->p->drafter->m->taps));
-    return sum;
+        later = fit_mul(F32 * (uint64_t)m->embd_out, c->n_batch);
+    if (x->p->drafter && (x->spec & (FIT_SPEC_EAGLE3 | FIT_SPEC_DFLASH | FIT_SPEC_DSPARK)))
+        later = fit_add(later, fit_mul(fit_mul(F32 * (uint64_t)m->embd, c->n_batch), x->p->drafter->m->taps));
+    if (x->s->sampling)
+        later = fit_add(later, sampled_rows(c, most));
+    return (struct fit_amount){.bytes = plain_rows(x, c, c->np), .high = fit_add(plain_rows(x, c, most), later), .known = FIT_EXACT};
 }
 
 void fit_output(struct fit_run *x, const struct fit_context *c)
 {
-    uint64_t most = c->n_outputs > c->np ? c->n_outputs : c->np;
-    struct fit_amount a = {.known = FIT_EXACT};
-    a.bytes = a.low = first_rows(x, c, c->np);
-    a.high = fit_add(first_rows(x, c, most), later_rows(x, c, most));
+    struct fit_amount a = c->draft ? draft_output(x, c) : target_output(x, c);
+    a.low = a.bytes;
+    a.high = a.high > a.bytes ? a.high : a.bytes;
     fit_amount_add(x, x->p->host, c->draft ? FIT_DRAFT_OUTPUT : FIT_OUTPUT, a);
 }
 

@@ -224,7 +224,10 @@ static void outputs(void **state)
     assert_int_equal(x.r.n_outputs, 8);
     assert_int_equal(term(&x, 1, FIT_OUTPUT), 4 * v * 2);
     assert_int_equal(x.r.use[1].terms[FIT_OUTPUT].high, 4 * v * 8 + 4 * e * 2048);
-    assert_int_equal(x.r.use[1].terms[FIT_DRAFT_OUTPUT].high, 4 * v * 2 + 4 * e * 2 + 4 * (3 * v + 1) * 2);
+    assert_int_equal(term(&x, 1, FIT_DRAFT_OUTPUT), 4 * v * 2 + 4 * e * 2 + 4 * (3 * v + 1) * 2);
+    x.shape.no_draft_sampling = true;
+    rig_predict(&x);
+    assert_int_equal(term(&x, 1, FIT_DRAFT_OUTPUT), 4 * v * 2 + 4 * e * 2);
     x.in.drafter = drafter;
     x.shape.spec = FIT_SPEC_DFLASH;
     rig_predict(&x);
