@@ -333,6 +333,49 @@ static void place_copies(struct fit_run *x, const struct fit_context *c, bool ne
     }
 }
 
+/* ---- cache of experts (law 4.6) -------------------------------------------------------------------------------------------- */
+
+/* Bytes of a layer's routed experts when they are kept on the host, else 0. */
+static uint64_t host_experts(const struct fit_context *c, uint32_t il, uint32_t cpu_moe)
+{
+    const struct fit_group *g = &c->pm->slots[il];
+    if (il >= cpu_moe || c->pm->m->layers[il].nextn)
+        return 0;
+    return fit_add(g->part[FIT_MOE].bytes[FIT_CLASS_PLAIN], g->part[FIT_MOE | FIT_NO_CUDA].bytes[FIT_CLASS_PLAIN]);
+}
+
+/* Divided by shares among the devices that have such layers, in whole experts, at most one more than there are. */
+static void place_expert_cache(struct fit_run *x, const struct fit_context *c, uint32_t cpu_moe)
+{
+    const struct fit_shape *s = x->s;
+    const struct model *m = c->pm->m;
+    uint64_t held[FIT_DEVICES_MAX + 1] = {0}, expert = 0, index = 0;
+    double sum = 0;
+    if (s->moe_cache_bytes == 0 || m->experts == 0 || x->n_devices == 0)
+        return;
+    for (uint32_t il = 0; il < m->n_layer; il++) {
+        uint64_t bytes = host_experts(c, il, cpu_moe) / m->experts;
+        if (bytes == 0 || c->device[il] == x->p->host)
+            continue;
+        held[c->device[il]] += m->experts;
+        expert = bytes > expert ? bytes : expert;
+        index = fit_add(index, fit_pad(4 * (uint64_t)m->experts, align_of[FIT_CLASS_PLAIN]));
+    }
+    if (expert == 0)
+        return;
+    float cum[FIT_DEVICES_MAX];
+    shares(x, x->devices, x->n_devices, cum);
+    for (size_t i = 0; i < x->n_devices; i++)
+        sum += held[x->devices[i]] ? (double)cum[i] - (i ? (double)cum[i - 1] : 0) : 0;
+    for (size_t i = 0; sum > 0 && i < x->n_devices; i++) {
+        uint16_t d = x->devices[i];
+        double share = ((double)cum[i] - (i ? (double)cum[i - 1] : 0)) / sum * (double)s->moe_cache_bytes;
+        uint64_t n = held[d] ? (uint64_t)(share < 0 ? 0 : share) / expert : 0;
+        fit_exact(x, d, FIT_WEIGHTS, fit_mul(n > held[d] + 1 ? held[d] + 1 : n, expert));
+    }
+    fit_exact(x, x->p->host, FIT_WEIGHTS, index);
+}
+
 void fit_place_weights(struct fit_run *x, const struct fit_context *c, uint32_t cpu_moe, bool nextn)
 {
     const struct fit_placed *pm = c->pm;
@@ -355,4 +398,6 @@ void fit_place_weights(struct fit_run *x, const struct fit_context *c, uint32_t 
         if (nextn)
             put(x, d, &pm->fixed_nextn[d], own);
     }
+    if (!c->draft)
+        place_expert_cache(x, c, cpu_moe);
 }

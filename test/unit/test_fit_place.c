@@ -254,6 +254,47 @@ static void overrides(void **state)
     m = model_free(m);
 }
 
+/* A cache of experts: whole ones, by shares among the devices whose layers keep theirs on the host. */
+static void expert_cache(void **state)
+{
+    (void)state;
+    struct made f = made_sized("qwen3moe", 4, 256, 4, 2, 64, 128, 512, 4096);
+    made_key(&f, "expert_count", 16);
+    made_key(&f, "expert_used_count", 2);
+    made_key(&f, "expert_feed_forward_length", 128);
+    made_ends(&f, 256, 512);
+    for (uint32_t il = 0; il < 4; il++) {
+        made_layer(&f, il, "ffn_gate_exps.weight", Q8_0, 256, 128, 16);
+        made_layer(&f, il, "ffn_up_exps.weight", Q8_0, 256, 128, 16);
+        made_layer(&f, il, "ffn_down_exps.weight", Q8_0, 128, 256, 16);
+    }
+    struct model *m = made_load(&f);
+    static const struct {
+        uint64_t mib;
+        uint32_t on_cpu;
+        double a, b;
+        uint64_t first, second;
+    } cases[] = {{2, UINT32_MAX, 1, 1, 10, 10}, {4, UINT32_MAX, 1, 1, 20, 17}, {4, UINT32_MAX, 2, 3, 16, 24}, {4, UINT32_MAX, 3, 2, 24, 16}, {4, 3, 2, 3, 16, 17}, {3, UINT32_MAX, 3, 1, 30, 0}};
+    struct rig x;
+
+    rig_init(&x, m, 2);
+    x.shape.context = 2048;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        rig_split(&x, cases[i].a, cases[i].b);
+        x.shape.cpu_moe = cases[i].on_cpu;
+        x.shape.moe_cache_bytes = 0;
+        rig_predict(&x);
+        const uint64_t before[3] = {model_bytes(&x, 0), model_bytes(&x, 1), model_bytes(&x, 2)};
+        x.shape.moe_cache_bytes = cases[i].mib * MIB;
+        rig_predict(&x);
+        assert_int_equal(model_bytes(&x, 0) - before[0], cases[i].first * 104448);
+        assert_int_equal(model_bytes(&x, 1) - before[1], cases[i].second * 104448);
+        assert_int_equal(model_bytes(&x, 2) - before[2], 64 * (cases[i].on_cpu == 3 ? 3 : 4));
+    }
+    rig_done(&x);
+    m = model_free(m);
+}
+
 /* CUDA rounds tensors to 128 bytes and reads whole rows of 512 elements of quantized ones. */
 static void cuda(void **state)
 {
@@ -503,7 +544,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(llama_8b), cmocka_unit_test(gemma3_12b), cmocka_unit_test(qwen3_30b), cmocka_unit_test(hybrids),       cmocka_unit_test(gpt_oss),  cmocka_unit_test(layers_and_shares), cmocka_unit_test(overrides),
-        cmocka_unit_test(cuda),     cmocka_unit_test(host_memory), cmocka_unit_test(judged),   cmocka_unit_test(hostile),       cmocka_unit_test(out_of_memory), cmocka_unit_test(prepared),
+        cmocka_unit_test(expert_cache), cmocka_unit_test(cuda),     cmocka_unit_test(host_memory), cmocka_unit_test(judged),   cmocka_unit_test(hostile),       cmocka_unit_test(out_of_memory), cmocka_unit_test(prepared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
