@@ -34,7 +34,7 @@ static int take_lock(struct up *u, struct err *err)
     for (unsigned i = 0; (fd = os_lock(u->paths.lock, true, false, &why)) == -EWOULDBLOCK && i < LOCK_TRIES; i++) {
         pid_t pid = up_lock_holder(u->paths.lock);
         if (pid > 0)
-            return err_set(err, -EBUSY, "fleet '%s' is already up (pid %d)", u->fleet->name, (int)pid);
+            return err_set(err, -EBUSY, "fleet '%s' is already up (pid %d); 'berth down' stops it, 'berth restart' restarts its services", u->fleet->name, (int)pid);
     }
     if (fd == -EWOULDBLOCK)
         return err_set(err, -EBUSY, "fleet '%s' is already up", u->fleet->name);
@@ -124,7 +124,7 @@ static int prepare_runtimes(struct up *u, struct err *err)
     u->runtimes = calloc(f->n_runtimes + 1, sizeof(*u->runtimes));
     if (!u->runtimes)
         return err_nomem(err);
-    int rc = store_open(&u->dirs, &u->store, err);
+    int rc = 0;
     for (size_t i = 0; rc == 0 && i < f->n_runtimes; i++)
         if (is_used(u, &f->runtimes[i]))
             rc = install(u, &f->runtimes[i], err);
@@ -145,16 +145,22 @@ static int prepare_runtimes(struct up *u, struct err *err)
 
 /* ---- payloads and ports ----------------------------------------------------------------------------------------- */
 
-static int check_services(struct up *u, struct err *err)
+static int check_payloads(struct up *u, struct err *err)
 {
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < u->n_services; i++) {
+    for (size_t i = 0; i < u->n_services; i++) {
         const struct fleet_service *s = u->services[i].service;
         uint64_t bytes;
         if (s->model && store_payload_check(u->store, s->model, &bytes, err) < 0)
             return err_prefix(err, "service '%s'", s->name);
-        rc = run_port_check(s, err);
     }
+    return 0;
+}
+
+static int check_ports(struct up *u, struct err *err)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < u->n_services; i++)
+        rc = run_port_check(u->services[i].service, err);
     return rc;
 }
 
@@ -199,9 +205,14 @@ int up_prepare(struct up *u, struct err *err)
     if (rc == 0)
         rc = find_services(u, err);
     if (rc == 0)
+        rc = store_open(&u->dirs, &u->store, err);
+    /* Before the runtimes: nobody waits for an installation to hear of a missing model. */
+    if (rc == 0)
+        rc = check_payloads(u, err);
+    if (rc == 0)
         rc = prepare_runtimes(u, err);
     if (rc == 0)
-        rc = check_services(u, err);
+        rc = check_ports(u, err);
     if (rc == 0)
         rc = bind_router(u, err);
     return rc;

@@ -84,7 +84,11 @@ write_fleet() {
 	[ "$status" -eq 2 ]
 	[[ $errors == *"none.yaml"* ]]
 	write_fleet
-	: >"$scratch/m.gguf"
+	# the model first: nobody waits for an installation to hear of it
+	run_split "$BERTH" up -f "$fleet"
+	[ "$status" -eq 1 ]
+	[[ $errors == "berth up: service 'medium': model 'm': its weights "*"does not exist"* ]]
+	echo x >"$scratch/m.gguf"
 	run_split "$BERTH" up -f "$fleet"
 	[ "$status" -eq 1 ]
 	[[ $errors == "berth up: runtime 'own': "*"$scratch/nowhere"* ]]
