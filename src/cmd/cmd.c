@@ -206,6 +206,17 @@ static bool print_help(const struct cmd *c, int *ret_exit)
     return false;
 }
 
+/* A fleet file without its -f is the usual one. */
+static int refuse_word(const struct cmd *c, const char *word, size_t max_words)
+{
+    const char *end = strrchr(word, '.');
+    if (end && (strcmp(end, ".yaml") == 0 || strcmp(end, ".yml") == 0))
+        for (size_t i = 0; i < count_options(c); i++)
+            if (strcmp(c->options[i].name, "file") == 0)
+                return cmd_usage(c, "takes no word '%.60s'; did you mean '-f %.60s'?", word, word);
+    return max_words ? cmd_usage(c, "one word too many: '%.60s'", word) : cmd_usage(c, "takes no words: '%.60s'", word);
+}
+
 bool cmd_parse(const struct cmd *c, int argc, char **argv, size_t min_words, size_t max_words, struct cmd_args *ret, int *ret_exit)
 {
     assert(max_words <= CMD_WORDS_MAX);
@@ -221,7 +232,7 @@ bool cmd_parse(const struct cmd *c, int argc, char **argv, size_t min_words, siz
         struct word w;
         if (only_words || a[0] != '-' || !a[1]) {
             if (ret->n_words == max_words) {
-                *ret_exit = max_words ? cmd_usage(c, "one word too many: '%.60s'", a) : cmd_usage(c, "takes no words: '%.60s'", a);
+                *ret_exit = refuse_word(c, a, max_words);
                 return false;
             }
             ret->words[ret->n_words++] = a;
@@ -248,7 +259,7 @@ bool cmd_parse(const struct cmd *c, int argc, char **argv, size_t min_words, siz
         }
     }
     if (ret->n_words < min_words) {
-        *ret_exit = cmd_usage(c, "needs more words: berth %s %s", c->name, c->synopsis);
+        *ret_exit = cmd_usage(c, "something is missing: berth %s %s", c->name, c->synopsis);
         return false;
     }
     return true;
@@ -292,7 +303,7 @@ struct fleet *cmd_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_
     struct err err;
     if (fleet_load(path ? path : "fleet.yaml", &opt, &f, &err) < 0) {
         if (err.code == -ENOENT && !path)
-            *ret_exit = cmd_failf(CMD_USAGE, "%s; write one or name another with -f FILE", err.text);
+            *ret_exit = cmd_failf(CMD_USAGE, "%s; 'berth init' writes one, -f FILE names another", err.text);
         else
             *ret_exit = cmd_fail(CMD_USAGE, &err);
         return NULL;

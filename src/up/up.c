@@ -324,7 +324,7 @@ int up_main(const struct up_options *o)
     u.router.line = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     u.router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     if (fleet_load(o->fleet_path, &fo, &u.fleet, &err) < 0) {
-        fprintf(stderr, "berth up: %s%s\n", err.text, err.code == -ENOENT ? "; write one or name another with -f FILE" : "");
+        fprintf(stderr, "berth up: %s%s\n", err.text, err.code == -ENOENT ? "; 'berth init' writes one, -f FILE names another" : "");
         return 2;
     }
     int code = 0;

@@ -97,6 +97,9 @@ load common
 	run_split "$BERTH" check now
 	[ "$status" -eq 2 ]
 	[ "$errors" = "berth check: takes no words: 'now'; see 'berth check -h'" ]
+	run_split "$BERTH" check big.yaml
+	[ "$status" -eq 2 ]
+	[ "$errors" = "berth check: takes no word 'big.yaml'; did you mean '-f big.yaml'?; see 'berth check -h'" ]
 }
 
 @test "option forms are the same: -f X, -fX, --file X, --file=X, and -- ends options" {
