@@ -124,7 +124,7 @@ int check_fleet(const struct fleet *f, struct store *s, const struct check_plan_
     struct check_results r = {.a = a};
     /* loading it has proved keys, units, names, references and ports */
     int failed = check_add(&r, "file", arena_printf(a, "fleet %s", f->name), CHECK_HOLDS,
-                     arena_printf(a, "%zu services, %zu endpoints", f->n_services, f->n_endpoints));
+                     arena_printf(a, "%zu service%s, %zu endpoint%s", f->n_services, f->n_services == 1 ? "" : "s", f->n_endpoints, f->n_endpoints == 1 ? "" : "s"));
     for (size_t i = 0; !failed && i < f->n_runtimes; i++)
         failed = check_runtime(&r, s, f, &f->runtimes[i]);
     for (size_t i = 0; !failed && i < f->n_models; i++)
