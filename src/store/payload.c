@@ -28,7 +28,7 @@ int store_payload_path(const struct store *s, const struct fleet_model *m, const
 static int missing(const struct fleet_model *m, const char *role, const char *file, const char *path, struct err *err)
 {
     if (m->source == FLEET_MODEL_HF)
-        return err_set(err, -ENOENT, "model '%s': its %s '%s' is not here: fetch https://huggingface.co/%s/resolve/%s/%s to %s", m->name, role, file, m->source_arg,
+        return err_set(err, -ENOENT, "model '%s': its %s file '%s' is not here: fetch https://huggingface.co/%s/resolve/%s/%s to %s", m->name, role, file, m->source_arg,
                        m->revision, file, path);
     return err_set(err, -ENOENT, "model '%s': its %s '%s' does not exist: put it there, or correct source and %s", m->name, role, path, role);
 }
