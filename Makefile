@@ -51,7 +51,7 @@ FUZZ  := $(patsubst test/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard test/fuzz/fu
 AIDS  := $(patsubst test/aids/%.c,$(BUILD)/aids/%,$(sort $(wildcard test/aids/*.c)))
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-check up down check check-fast check-fit lint asan tsan fuzz fuzz-long analyze coverage install man clean compile_commands.json test-programs
+.PHONY: all help deps deps-check up down check check-fast check-fit lint asan tsan fuzz fuzz-long analyze coverage headers install man clean compile_commands.json test-programs
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/berth $(BUILD)/mkmodel
@@ -65,6 +65,7 @@ help:
 	@echo 'analyze         gcc -fanalyzer and clang-tidy'
 	@echo 'fuzz            build the fuzzers (libFuzzer) and run each for FUZZ_SECONDS=30; fuzz-long: for half an hour'
 	@echo 'coverage        line coverage of the unit tests'
+	@echo 'headers         the models of examples/boxes as hollow files, into headers/'
 	@echo 'install         into DESTDIR/PREFIX (default /usr/local)'
 	@echo 'compile_commands.json   for editors'
 
@@ -153,6 +154,11 @@ coverage:
 	@$(MAKE) --no-print-directory -j2 BUILD=build/cov CFLAGS='-O0 -g --coverage' LDFLAGS=--coverage test-programs
 	@BUILD=build/cov test/run unit fuzz cli
 	gcovr --root . --object-directory build/cov --filter src/ --print-summary --html-details build/cov/index.html
+
+# Those of tools/boxes: true headers, holes for the weights.
+headers: $(BUILD)/aids/fitmodels
+	@mkdir -p headers
+	@$(BUILD)/aids/fitmodels --out headers qwen38-27b qwen38-27b-dflash2 qwen38-flash-next gemma4-12b gemma4-12b-assistant qwen35-35b-a3b
 
 man: $(BUILD)/berth
 	@tools/man $(BUILD)/berth $(BUILD)/man
