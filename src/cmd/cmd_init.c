@@ -294,7 +294,8 @@ static int write_file(const struct init *in, const char *path, const struct buf 
     buf_addf(&said, "%s is written: %s", path, in->choices[0].name);
     if (in->n > 1)
         buf_addf(&said, " and %zu more", in->n - 1);
-    buf_addf(&said, " on %s\n'berth fit' shows what it takes, 'berth up' starts it\n", in->machine.card ? "the card" : "the CPU");
+    const char *option = strcmp(path, "fleet.yaml") == 0 ? "" : " -f ", *file = *option ? path : "";
+    buf_addf(&said, " on %s\n'berth fit%s%s' shows what it takes, 'berth up%s%s' starts it\n", in->machine.card ? "the card" : "the CPU", option, file, option, file);
     return cmd_print(buf_str(&said));
 }
 

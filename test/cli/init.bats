@@ -33,7 +33,7 @@ sound() {
 	home
 	init "$tiny"
 	[ "$status" -eq 0 ]
-	[[ $output == *"fleet.yaml is written: berth-tiny-q8_0 on the "* ]]
+	[[ $output == *"fleet.yaml is written: berth-tiny-q8_0 on the "*"'berth up -f $scratch/work/fleet.yaml' starts it"* ]]
 	[ "$(ls "$scratch/work")" = fleet.yaml ]
 	grep -qF 'weights: "berth-tiny-q8_0.gguf"' "$scratch/work/fleet.yaml"
 	grep -qF 'context: 1024' "$scratch/work/fleet.yaml"
