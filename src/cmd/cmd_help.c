@@ -14,7 +14,7 @@ static int run_help(const struct cmd *c, int argc, char **argv)
     if (a.n_words && !str_eq_c(str_of(a.words[0]), "berth")) {
         about = cmd_find(a.words[0]);
         if (!about || about->hidden)
-            return cmd_usage(c, "there is no command '%.60s'", a.words[0]);
+            return cmd_failf(CMD_USAGE, "there is no command '%.60s'; 'berth help' lists them", a.words[0]);
     }
     base_autobuf struct buf text = BUF_INIT(64u << 10);
     int r;
