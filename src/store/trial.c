@@ -71,6 +71,9 @@ static int try_form(struct store *s, const struct store_runtime *r, enum store_c
         return err_set(err, -EIO, "its program does not start: %s: %s", os_status_text(status, why), shown.ptr ? shown.ptr : "");
     }
     buf_add_str(out, buf_str(&errout)); /* llama-server prints its version there */
+    /* An empty file is a script that does nothing, and well. */
+    if (str_trim(buf_str(out)).len == 0)
+        return err_set(err, -EIO, "its program says nothing when it is asked for its version: it is not whole, or another one");
     return 0;
 }
 

@@ -68,3 +68,24 @@ teardown() {
 	[ "$(ls "$BERTH_RUN")" = faults ]
 	[ "$(ls -A "$BERTH_RUN/faults")" = lock ]
 }
+
+@test "an install that is interrupted leaves nothing, and the signal is what it ended of" {
+	mkdir -p "$scratch/build/bin" "$BERTH_STATE"
+	printf '#!/bin/sh\nsleep 60.%s\n' "$$" >"$scratch/build/bin/llama-server"
+	chmod 755 "$scratch/build/bin/llama-server"
+	for signal in INT TERM; do
+		# a background job of a shell ignores SIGINT; it must not
+		env --default-signal=INT "$BERTH" runtime add "path:$scratch/build" >"$scratch/out" 2>&1 3>&- &
+		pid=$!
+		for _ in $(seq 100); do
+			pgrep -f "^sleep 60.$$" >/dev/null && break
+			sleep 0.05
+		done
+		kill -"$signal" "$pid"
+		wait "$pid" && status=0 || status=$?
+		[ "$status" -eq $((128 + $(kill -l "$signal"))) ]
+		[ -z "$(ls -A "$BERTH_STATE/store/runtimes")" ]
+		[ -z "$(ls -A "$BERTH_RUN")" ]
+		gone "^sleep 60.$$"
+	done
+}

@@ -272,6 +272,11 @@ static void refuses(void **state)
     assert_int_equal(store_runtime_add(w->store, &w->want, &w->options, &r, &err), -EIO);
     assert_non_null(strstr(err.text, "exit 3"));
     assert_non_null(strstr(err.text, "broken"));
+    put(w->src, "bin/llama-server", "", 0755); /* bubblewrap runs it as a script */
+    assert_int_equal(store_runtime_add(w->store, &w->want, &w->options, &r, &err), -EIO);
+    put(w->src, "bin/llama-server", "#!/bin/sh\n", 0755);
+    assert_int_equal(store_runtime_add(w->store, &w->want, &w->options, &r, &err), -EIO);
+    assert_non_null(strstr(err.text, "says nothing"));
     put(w->src, "bin/llama-server", SCRIPT, 0644); /* not a program */
     assert_int_equal(store_runtime_add(w->store, &w->want, &w->options, &r, &err), -ENOENT);
     assert_non_null(strstr(err.text, "llama-server"));
