@@ -106,7 +106,10 @@ static void fail(struct httpio_call *k, enum httpio_failure f, const char *why)
 
     if (l)
         httpio_link_kill(l);
-    (void)snprintf(text, sizeof(text), "'%s': %s%s%s", net_addr_text(&k->addr, addr), httpio_failure_text(f), why ? ": " : "", why ? why : "");
+    if (f == HTTPIO_MALFORMED && why) /* the parser's text begins with what it is */
+        (void)snprintf(text, sizeof(text), "'%s': %s", net_addr_text(&k->addr, addr), why);
+    else
+        (void)snprintf(text, sizeof(text), "'%s': %s%s%s", net_addr_text(&k->addr, addr), httpio_failure_text(f), why ? ": " : "", why ? why : "");
     k->ops.on_fail(k->ctx, f, text);
     call_free(k);
 }

@@ -1140,6 +1140,7 @@ static void fetched_not(void **state)
     raw_send(&d.at[6], "garbage\r\n");
     WAIT(&d.w, g.n == 1);
     assert_non_null(strstr(g.fail, httpio_failure_text(HTTPIO_MALFORMED)));
+    assert_null(strstr(strstr(g.fail, "malformed response") + 1, "malformed response"));
     WAIT(&d.w, d.at[5].ended);
     assert_int_equal(other.n, 0);
     desk_close(&d);
