@@ -14,21 +14,22 @@ static const struct {
 } margins[] = {
     {"afmoe", {14, 14}},     {"cogvlm", {30, 15}},      {"cohere2moe", {10, 15}},  {"deepseek32", {0, 800}},  {"deepseek4", {20, 600}}, {"dots3note", {0, 700}}, {"dream", {10, 25}},
     {"exaone-moe", {14, 5}}, {"glm-dsa", {0, 800}},     {"glm5-next", {0, 2200}}, {"gpt2", {20, 15}},        {"hrm_text", {6, 250}},   {"hy_v4", {0, 1100}},    {"jamba", {8, 16}},
-    {"k2-horizon", {8, 15}}, {"kimi-k3", {5, 30}},      {"kimi-linear", {5, 25}}, {"lfm2", {14, 5}},         {"llada", {10, 25}},      {"llada-moe", {10, 12}}, {"llama4", {5, 14}},
+    {"k2-horizon", {8, 15}}, {"kimi-k3", {5, 30}},      {"kimi-linear", {5, 25}}, {"lfm2", {35, 8}},         {"llada", {10, 25}},      {"llada-moe", {10, 12}}, {"llama4", {5, 14}},
     {"maion-coder", {15, 8}}, {"mamba", {8, 12}},       {"mamba2", {8, 18}},      {"minicpm3", {40, 25}},    {"minimax-01", {5, 65}},  {"minimax-m3", {5, 600}}, {"mpt", {20, 15}},
     {"nemotron_h", {8, 25}}, {"nemotron_h_moe", {8, 25}}, {"olmo", {20, 8}},      {"plamo2", {18, 8}},       {"qwen3next", {10, 14}}, {"muse-glimmer", {10, 8}}, {"smallthinker", {10, 8}},   {"qwen4exp", {0, 2500}}, {"refact", {45, 10}},
-    {"rnd1", {10, 12}},      {"starcoder", {20, 15}},   {"talkie", {20, 8}},      {"rwkv6", {40, 100}},      {"rwkv7", {40, 100}},     {"rwkv6qwen2", {40, 100}}, {"arwkv7", {40, 100}},
-    {"cohere2", {5, 14}},    {"gemma4", {40, 60}},      {"nanbeige", {10, 140}},
-    {"t5", {40, 60}},        {"gemma3n", {40, 60}},     {"step35", {20, 30}},     {"graniteswitch", {20, 30}}, {"qwen35", {10, 20}},
+    {"rnd1", {10, 12}},      {"starcoder", {20, 15}},   {"talkie", {20, 8}},      {"rwkv6", {40, 100}},      {"rwkv7", {40, 260}},     {"rwkv6qwen2", {40, 100}}, {"arwkv7", {40, 260}},
+    {"cohere2", {5, 18}},    {"gemma4", {40, 60}},      {"nanbeige", {10, 140}},
+    {"t5", {40, 2200}},      {"t5encoder", {45, 350}},       {"bailingmoe3", {12, 12}},       {"gemma3n", {60, 60}},     {"step35", {20, 30}},     {"graniteswitch", {20, 30}}, {"qwen35", {10, 20}},
 };
-static const struct fit_margin usual = {5, 5};
+static const struct fit_margin usual = {6, 5};
 static const struct fit_margin moved = {40, 60};   /* beside it: tensors or KV that an option moves elsewhere */
 static const struct fit_margin without_flash = {5, 40};
 static const struct fit_margin shared_kv = {40, 450}; /* layers that read another device's cache */
+static const struct fit_margin encoders = {20, 55};
 static const struct fit_margin only_output = {10, 250}; /* a device without layers computes what is next to the output, too */
 static const struct fit_margin fallen = {10, 400}; /* flash attention that the engine may turn off */
 static const struct fit_margin device = {10, 30};  /* beside it: kernels of a GPU */
-static const struct fit_margin tapped = {30, 60};   /* a target whose hidden states a drafter reads */
+static const struct fit_margin tapped = {40, 60};   /* a target whose hidden states a drafter reads */
 static const struct fit_margin drafting = {80, 120}; /* such a drafter */
 
 static void widen(struct fit_margin *m, struct fit_margin by)
@@ -50,6 +51,8 @@ static struct fit_margin margin_of(const struct fit_run *x, const struct fit_con
     struct fit_margin m = c->pm->margin;
     if (!c->flash)
         widen(&m, without_flash);
+    if (c->pm->m->cache == MODEL_CACHE_NONE)
+        widen(&m, encoders);
     if (x->s->kv_on_cpu || c->pm->n_overrides > 0 || (c->draft ? x->s->draft_cpu_moe : x->s->cpu_moe) > 0 || x->s->split_mode > FIT_SPLIT_NONE)
         widen(&m, moved);
     if (c->pm->shares_kv)
@@ -194,7 +197,7 @@ static void span(const struct fit_context *c, size_t d, struct fit_graph *g)
 static struct fit_amount played(const struct fit_run *x, const struct fit_context *c, size_t d)
 {
     struct fit_graph g;
-    fit_graph_init(&g, c, x->s);
+    fit_graph_init(&g, x, c);
     uint64_t bytes = 0, more = 0, misplaced = 0;
     if (d == x->p->host) {
         uint32_t own = 0;
@@ -214,7 +217,7 @@ static struct fit_amount played(const struct fit_run *x, const struct fit_contex
             bytes = fit_add(bytes, misplaced);
     }
     struct fit_margin m = margin_of(x, c, d);
-    if (g.from == g.to && (c->draft || x->s->gpu_layers <= c->pm->m->n_layer))
+    if (g.from == g.to && (c->draft || x->s->gpu_layers <= c->pm->m->n_layer || c->pm->n_overrides > 0 || x->s->cpu_moe > 0))
         widen(&m, only_output);
     if (c->draft && g.from == g.to)
         m.below = 100; /* its head may be the target's */

@@ -145,6 +145,7 @@ struct fit_graph {
     uint64_t table;     /* columns of per-layer embeddings, 0 none */
     uint32_t cpu_moe;   /* layers whose experts are on the CPU */
     bool flash, rope, no_cache;
+    bool all_rows;      /* hidden states of every token are asked for, so rows are picked behind the last norm */
     bool cast_k, cast_v; /* f32 caches are made f16 for flash attention */
     bool turn_k, turn_v; /* quantized caches hold rotated values */
 };
@@ -165,7 +166,7 @@ void fit_play_read(struct fit_play *p, uint32_t il, enum fit_read what);
 void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool give_x);
 bool fit_has_rope(const struct model *m);
 int fit_layers_new(const struct model *m, struct arena *a, struct fit_layer **ret) BASE_MUST_USE;
-void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const struct fit_shape *s);
+void fit_graph_init(struct fit_graph *g, const struct fit_run *x, const struct fit_context *c);
 bool fit_experts_away(const struct fit_graph *g, uint32_t il);
 uint64_t fit_graph_device(const struct fit_graph *g);
 uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers);

@@ -169,6 +169,14 @@ bool fit_experts_away(const struct fit_graph *g, uint32_t il)
     return g->layers[il].expert > 0 && (il < g->cpu_moe || g->layers[il].away);
 }
 
+/* Logits of the rows that are asked for. */
+static void head(struct fit_play *p)
+{
+    if (p->g->all_rows)
+        (void)take(p, fit_mul(p->fo, p->m->embd));
+    (void)take(p, fit_mul(p->fo, p->m->vocab));
+}
+
 /* A device that holds layers from..to, or only the output. */
 uint64_t fit_graph_device(const struct fit_graph *g)
 {
@@ -178,10 +186,13 @@ uint64_t fit_graph_device(const struct fit_graph *g)
     if (g->from == g->to) {
         if (!g->output)
             return 0;
-        (void)input(&p, fit_mul(p.fo, e));
+        uint64_t rows_in = g->all_rows ? p.f : p.fo;
+        (void)input(&p, fit_mul(rows_in, e));
+        if (g->all_rows)
+            (void)input(&p, 4 * (uint64_t)g->outputs);
         if (p.keep)
-            (void)take(&p, fit_mul(p.fo, e));
-        (void)take(&p, fit_mul(p.fo, g->m->vocab));
+            (void)take(&p, fit_mul(rows_in, e));
+        head(&p);
         return p.h.peak;
     }
     struct fit_block mixed = {0, 0}, rows = {0, 0}, places = {0, 0};
@@ -197,7 +208,7 @@ uint64_t fit_graph_device(const struct fit_graph *g)
     if (g->table > 0)
         (void)input(&p, fit_mul(p.f, g->table));
     all_cache_inputs(&p);
-    if (g->to == g->n_layer)
+    if (g->all_rows ? g->output : g->to == g->n_layer)
         (void)input(&p, 4 * (uint64_t)g->outputs);
     if (first) {
         (void)column(&p, e);
@@ -209,7 +220,7 @@ uint64_t fit_graph_device(const struct fit_graph *g)
     }
     play_layers(&p, x);
     if (g->output)
-        (void)take(&p, fit_mul(p.fo, g->m->vocab));
+        head(&p);
     return p.h.peak;
 }
 
@@ -244,12 +255,13 @@ uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers)
     p.g = &own;
     play_layers(&p, x);
     if (own.output)
-        (void)take(&p, fit_mul(p.fo, g->m->vocab));
+        head(&p);
     return fit_add(p.h.peak, host_experts(g));
 }
 
-void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const struct fit_shape *s)
+void fit_graph_init(struct fit_graph *g, const struct fit_run *x, const struct fit_context *c)
 {
+    const struct fit_shape *s = x->s;
     memset(g, 0, sizeof(*g));
     g->m = c->pm->m;
     g->layers = c->pm->layers;
@@ -270,6 +282,7 @@ void fit_graph_init(struct fit_graph *g, const struct fit_context *c, const stru
     g->turn_v = c->v->block > 1 && c->pm->v_width_max > 0;
     g->table = c->pm->table_width;
     g->copies = c->copies;
+    g->all_rows = !c->draft && (x->spec & FIT_SPEC_MTP);
     g->flash = c->flash;
     g->rope = c->pm->rope;
     g->no_cache = g->m->cache == MODEL_CACHE_NONE;

@@ -457,7 +457,7 @@ void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool g
     }
     if (attends || m->recurrent) {
         o = turn(p, fa, p->m->embd);
-        if (il + 1 == g->n_layer)
+        if (il + 1 == g->n_layer && !g->all_rows)
             o = last_rows(p, o, *x, give_x);
         else if (give_x)
             give(p, *x);
