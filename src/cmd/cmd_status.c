@@ -105,13 +105,13 @@ static void add_router(json_val root, struct buf *out)
 {
     json_val r = json_get(root, "router"), endpoints = json_get(root, "endpoints");
     struct str state = text_of(r, "state"), url = text_of(r, "url");
-    buf_addf(out, "router  " STR_FMT "  " STR_FMT, STR_ARG(url), STR_ARG(state));
+    buf_addf(out, "\nrouter     " STR_FMT "  " STR_FMT "\n", STR_ARG(url), STR_ARG(state));
     if (!str_eq_c(state, "down") && !str_eq_c(state, "elsewhere"))
-        buf_addf(out, "  requests %llu, under way %llu, sent again %llu, errors %llu, restarts %llu",
+        buf_addf(out, "requests   %llu, under way %llu, sent again %llu, errors %llu, restarts %llu\n",
                  (unsigned long long)number_of(r, "requests"), (unsigned long long)number_of(r, "active"),
                  (unsigned long long)number_of(r, "retries"), (unsigned long long)number_of(r, "errors"),
                  (unsigned long long)number_of(r, "restarts"));
-    buf_add_c(out, "\nendpoints: ");
+    buf_add_c(out, "endpoints  ");
     for (size_t i = 0; i < json_count(endpoints); i++) {
         struct str name = text_of(json_at(endpoints, i), "name");
         buf_addf(out, "%s" STR_FMT, i ? ", " : "", STR_ARG(name));
@@ -175,7 +175,7 @@ const struct cmd cmd_status = {
     .name = "status",
     .synopsis = "[--json] [-f FILE]",
     .summary = "what runs: services, router, requests",
-    .description = "Prints each service with its state (starting, loading, ready, draining, stopping, failed, down, or elsewhere for one that is not started by this machine's supervisor), process, port, model, time since it was ready, restarts that nobody asked for, and resident memory; then the router with its numbers since its worker started.\n\n"
+    .description = "Prints each service with its state (starting, loading, ready, draining, stopping, failed, down, or elsewhere for one that is not started by this machine's supervisor), process, port, model, time since it was ready, restarts that nobody asked for, and resident memory; then the router with its numbers since its worker started (and the restarts of that).\n\n"
                    "--json prints an object: fleet, state (starting, up, stopping, down), pid, uptime_ms, services (name, state, pid, bind, port, model, runtime, confined_by, uptime_ms, start_ms, starts, restarts, memory_bytes, memory_anon_bytes, swap_bytes, log, step, error), router (state, pid, url, restarts, requests, retries, errors, active), endpoints (name, aliases, services). What is not known is null.\n\n"
                    "A fleet that is not up is shown as down; that is no error.",
     .examples = "berth status\nberth status --json | jq -r '.services[] | select(.state != \"ready\") | .name'",

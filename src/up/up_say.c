@@ -128,15 +128,17 @@ static void add_addresses(struct up *u, struct buf *out)
 {
     const struct fleet *f = u->fleet;
     char addr[NET_ADDR_TEXT];
+    buf_add_c(out, out->len ? "\n" : "");
     if (u->router.wanted) {
-        buf_addf(out, "\nrouter  http://%s  endpoints: ", net_addr_text(&u->router.addr, addr));
+        buf_addf(out, "router     http://%s\nendpoints  ", net_addr_text(&u->router.addr, addr));
         for (size_t i = 0; i < f->n_endpoints; i++)
             buf_addf(out, "%s%s", i ? ", " : "", f->endpoints[i].name);
+        buf_add_char(out, '\n');
     }
     if (u->o->background)
-        buf_addf(out, "\nstop    berth down -f %s\n", f->file);
+        buf_addf(out, "stop       berth down -f %s\n", f->file);
     else
-        buf_add_c(out, "\nstop    Ctrl-C\n");
+        buf_add_c(out, "stop       Ctrl-C\n");
 }
 
 void up_print_table(struct up *u)

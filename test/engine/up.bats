@@ -9,7 +9,7 @@ load common
 	write_fleet
 	bring_up
 	[[ $output == *"alpha"*"ready"* ]]
-	[[ $output == *"router  $router"*"tiny"* ]]
+	[[ $output == *"router     $router"*"tiny"* ]]
 	[[ $output == *"berth down"* ]]
 	replicas=
 	for i in 1 2 3 4; do
@@ -248,7 +248,7 @@ ended_within() {
 @test "Ctrl-C in the foreground ends everything with 0" {
 	write_fleet
 	up_in_foreground
-	grep -q "stop    Ctrl-C" "$scratch/up.out"
+	grep -q "stop       Ctrl-C" "$scratch/up.out"
 	kill -INT "$up"
 	ended_within 10
 	[ "$status" -eq 0 ]
