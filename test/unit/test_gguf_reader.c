@@ -534,6 +534,10 @@ static void test_set_foreign(void **state)
     assert_int_equal(r.parts[0].state, GGUF_PART_OK);
     assert_int_equal(r.parts[1].state, GGUF_PART_FOREIGN);
     rig_release(&r);
+    assert_int_equal(rig_check(&r, set_foreign_total, 2, &err), -EBADMSG);
+    assert_int_equal(r.parts[1].state, GGUF_PART_FOREIGN);
+    assert_string_equal(r.parts[1].why.text, "says that all parts have 9 tensors; part 1 says 2: it belongs to another set");
+    rig_release(&r);
 }
 
 static void test_set_marks(void **state)

@@ -257,7 +257,7 @@ static void limit_ends_health(void **state)
     struct fleet_service s = small(&llama);
     ready(&s, loading, 2, 300, -ETIMEDOUT, PROBE_HEALTH, t.text);
     assert_true(str_starts(str_of(t.text), STR("health: not ready after ")));
-    assert_true(str_ends(str_of(t.text), STR(", last answer of /health: status 503")));
+    assert_true(str_ends(str_of(t.text), STR(" ms, last answer of /health: status 503")));
     ready(&s, mute, 1, 100, -ETIMEDOUT, PROBE_HEALTH, t.text);
     assert_true(str_ends(str_of(t.text), STR(", last answer of /health: no whole response within 100 ms")));
 }
