@@ -50,16 +50,39 @@ static off_t find_tail(int fd, off_t size, uint64_t lines)
     return 0;
 }
 
+/* An engine quotes what clients and models say, and a terminal obeys it: there it is made printable. A file or a pipe gets it as it is. */
+static int print(struct str text)
+{
+    if (isatty(STDOUT_FILENO) != 1)
+        return cmd_print(text);
+    base_autobuf struct buf out = BUF_INIT((size_t)5 * BLOCK);
+    while (text.len > 0) {
+        size_t n = 0;
+        while (n < text.len && text.ptr[n] != '\n' && text.ptr[n] != '\t')
+            n++;
+        bool ends = n < text.len && text.ptr[n] == '\n';
+        buf_add_printable(&out, (struct str){text.ptr, ends && n > 0 && text.ptr[n - 1] == '\r' ? n - 1 : n}, SIZE_MAX);
+        if (n < text.len)
+            buf_add_char(&out, text.ptr[n++]);
+        text.ptr += n;
+        text.len -= n;
+    }
+    return buf_status(&out) < 0 ? cmd_nomem() : cmd_print(buf_str(&out));
+}
+
 /* Prints from *off to the end of the file. CMD_OK, or the code to end with. */
 static int copy_out(int fd, off_t *off)
 {
     char block[BLOCK];
     ssize_t n;
     while ((n = pread(fd, block, sizeof(block), *off)) > 0) {
-        int code = cmd_print((struct str){block, (size_t)n});
+        /* Whole lines where there are some, so that no character is cut in two. */
+        const char *end = n == (ssize_t)sizeof(block) ? memrchr(block, '\n', sizeof(block)) : NULL;
+        size_t len = end ? (size_t)(end - block) + 1 : (size_t)n;
+        int code = print((struct str){block, len});
         if (code != CMD_OK)
             return code;
-        *off += n;
+        *off += (off_t)len;
     }
     return n < 0 ? cmd_failf(CMD_FAILED, "cannot read the log: %s", strerror(errno)) : CMD_OK;
 }

@@ -75,6 +75,11 @@ write_fleet() {
 	printf 'no line feed' >>"$log"
 	run_split "$BERTH" logs -n 2 -f "$fleet" medium
 	[ "$output" = $'line 100000\nno line feed' ]
+	# a terminal obeys nothing that a log says; a file gets all of it
+	printf '\033[31mred\t\303\244\302\205\377\r\nnext' >"$log"
+	script -qec "'$BERTH' logs -f '$fleet' medium" /dev/null | tr -d '\r' >"$scratch/shown"
+	[ "$(cat "$scratch/shown")" = $'\\x1b[31mred\t\303\244\\xc2\\x85\\xff\nnext' ]
+	[ "$("$BERTH" logs -f "$fleet" medium | cksum)" = "$(cksum <"$log")" ]
 	# a reader that leaves early ends a follower too
 	timeout 10 "$BERTH" logs -F -f "$fleet" medium | head -n 1
 }
