@@ -52,7 +52,7 @@ static int check_payload(struct check_results *r, struct store *s, const struct 
     return check_add(r, "payload", subject, CHECK_HOLDS, arena_printf(r->a, "all files are there, %s", units_show_bytes(bytes, size)));
 }
 
-/* runtime: installed, and every file as its manifest says. One that `up` installs by itself is unproven until then. */
+/* runtime: installed, and every file as its manifest says. One that is not is unproven, for `up` installs it. */
 static int check_runtime(struct check_results *r, struct store *s, const struct fleet *f, const struct fleet_runtime *rt)
 {
     char *subject = arena_printf(r->a, "runtime %s", rt->name);
@@ -63,10 +63,8 @@ static int check_runtime(struct check_results *r, struct store *s, const struct 
     struct store_runtime found;
     struct err err;
     int ret = store_runtime_find(s, rt, &found, &err);
-    if (ret == -ENOENT && rt->source == FLEET_SOURCE_DEBIAN)
-        return check_add(r, "runtime", subject, CHECK_UNPROVEN, "not installed; 'berth up' or 'berth runtime add' installs it");
     if (ret == -ENOENT)
-        return check_add(r, "runtime", subject, CHECK_BROKEN, "not installed; 'berth runtime add' installs it");
+        return check_add(r, "runtime", subject, CHECK_UNPROVEN, "not installed; 'berth up' or 'berth runtime add' installs it");
     if (ret < 0)
         return check_add(r, "runtime", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
     if (store_runtime_verify(s, &found, NULL, &err) < 0)

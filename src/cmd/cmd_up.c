@@ -40,7 +40,7 @@ const struct cmd cmd_up = {
     .synopsis = "[-d] [--offline] [-f FILE]",
     .summary = "bring the fleet up on this machine: engines and router",
     .description =
-        "Starts every service of the fleet that belongs to this machine as a child process, proves each one ready (it answers, it serves the declared model, it took the declared shape, it makes a token), and then serves the router's address. A runtime from debian: that is not installed yet is installed first.\n\n"
+        "Starts every service of the fleet that belongs to this machine as a child process, proves each one ready (it answers, it serves the declared model, it took the declared shape, it makes a token), and then serves the router's address. A runtime that is not installed yet is installed first.\n\n"
         "An engine that dies later is started again after a rising delay, and the router sends to the others meanwhile. Ctrl-C or SIGTERM lets requests under way finish (at most 30 s), stops everything and ends with 0; a second one hurries. Nothing is left running, whatever happens.\n\n"
         "Exit 1 when something cannot be started: a port is taken, a file is missing, an engine ends while it loads. Its error names the service and shows the engine's last lines, and what had been started is stopped. Exit 2 when the fleet file cannot be used; nothing is started.",
     .examples = "berth up\nberth up -d -f examples/demo.yaml    # in the background",
