@@ -118,7 +118,7 @@ int cmd_help_text(const struct cmd *c, struct buf *out)
         add_wrapped(out, str_of(about), 0, 0);
         buf_add_c(out, "\n\nCommands:\n");
         add_command_list(out);
-        buf_add_c(out, "\n'berth COMMAND -h' explains one. Every command reads ./fleet.yaml or the file\n"
+        buf_add_c(out, "\n'berth COMMAND -h' explains one. A fleet is read from ./fleet.yaml or the file\n"
                        "named with -f. Exit: 0 ok, 1 failed, 2 usage or unusable fleet file.\n");
         return buf_status(out);
     }

@@ -24,6 +24,7 @@ int proxy_new(struct net_loop *l, struct proxy **ret, struct err *err)
     p->tick_ms = PROXY_TICK_MS;
     p->heartbeat_ms = PROXY_HEARTBEAT_MS;
     p->hang_ms = PROXY_HANG_MS;
+    p->bodies_max = PROXY_BODIES_MAX;
     p->log = BUF_INIT(1 << 20);
     /* Without randomness hashes are only less of a surprise. */
     base_ignore(getrandom(&p->seed, sizeof p->seed, GRND_NONBLOCK));

@@ -104,7 +104,7 @@ struct proxy {
     struct proxy_request *streams; /* those that want signs of life */
     uint64_t seed, requests_seen;
     struct proxy_stats stats;
-    size_t bodies; /* bytes kept */
+    size_t bodies, bodies_max; /* bytes kept */
     struct metrics *metrics;
     struct buf log; /* lines that are not written yet */
     /* Told of a replica that could not be reached; may be NULL. */

@@ -279,7 +279,7 @@ static void on_body(void *ctx, struct httpio_exchange *x, struct str data)
         too_large(r);
         return;
     }
-    if (data.len > PROXY_BODIES_MAX - p->bodies) {
+    if (data.len > p->bodies_max - p->bodies) {
         proxy_request_fail(r, 503, "too many large requests are under way");
         return;
     }

@@ -5,6 +5,8 @@
  */
 #include "proxy_rig.h"
 
+#include <proxy/proxy_int.h>
+
 #define CHAT "/v1/chat/completions"
 #define BODY "{\"model\":\"m\"}"
 
@@ -103,6 +105,31 @@ static void test_large_body_sent_again(void **state)
     assert_true(c.sum == sum);
     client_release(&c);
     bare_close(&dead);
+}
+
+/* All bodies together have a bound, which counts what is kept and not what came. */
+static void test_bodies_are_bounded(void **state)
+{
+    (void)state;
+    static char body[60000];
+    int n = snprintf(body, sizeof body, "{\"model\":\"m\",\"x\":\"%050000d\"}", 0);
+    rig_replicas(1, HOLD);
+    rig.proxy->bodies_max = 80000;
+    for (int i = 0; i < 3; i++) {
+        struct client kept, refused;
+        client_start(&kept, "POST", CHAT, (struct str){body, (size_t)n});
+        WAIT(rig.replicas[0].x);
+        client_start(&refused, "POST", CHAT, (struct str){body, (size_t)n});
+        WAIT(refused.done);
+        assert_int_equal(refused.status, 503);
+        assert_non_null(strstr(refused.body.ptr, "too many large requests are under way"));
+        replica_answer(&rig.replicas[0], "x");
+        WAIT(kept.done);
+        assert_int_equal(kept.status, 200);
+        client_release(&kept);
+        client_release(&refused);
+    }
+    assert_int_equal(rig.proxy->bodies, 0);
 }
 
 /* Kept connections that died meanwhile cost nobody an answer. */
@@ -521,6 +548,7 @@ int main(void)
         RIG_TEST(test_refused),
         RIG_TEST(test_reset_before_bytes),
         RIG_TEST(test_large_body_sent_again),
+        RIG_TEST(test_bodies_are_bounded),
         RIG_TEST(test_stale_connection),
         RIG_TEST(test_all_refused),
         RIG_TEST(test_none_ready),
