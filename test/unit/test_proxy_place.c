@@ -315,6 +315,27 @@ static void one_flow_does_not_fill_the_queue(void **state)
     }
 }
 
+/* It has waited its turn; who comes after it stands behind those who wait all the same. */
+static void sent_again_is_first(void **state)
+{
+    (void)state;
+    const struct sched_outcome over = {.result = SCHED_ABANDONED};
+    replicas(1, 1);
+    go(turn(0, "roundrobin", 1, 1, 1, 10));
+    for (size_t i = 1; i <= 2; i++) /* the second makes later ranks higher */
+        assert_int_equal(sched_enter(sched, turn(i, "roundrobin", 1, 1, 1, 10), now), 0);
+    for (size_t i = 0; i < 2; i++) {
+        sched_leave(sched, &t[i], &over, now);
+        assert_ptr_equal(next(), &t[i + 1]);
+    }
+    assert_int_equal(sched_enter(sched, turn(3, "roundrobin", 1, 2, 1, 10), now), 0);
+    sched_leave(sched, &t[2], &over, now);
+    go(&t[2]);
+    assert_int_equal(sched_enter(sched, turn(4, "roundrobin", 1, 3, 1, 10), now), 0);
+    sched_leave(sched, &t[2], &over, now);
+    assert_ptr_equal(next(), &t[3]);
+}
+
 static void queue_ends_somewhere(void **state)
 {
     (void)state;
@@ -599,6 +620,7 @@ int main(void)
         cmocka_unit_test(bounded_in_bytes),
         SCHED_TEST(slots_are_the_limit),
         SCHED_TEST(one_flow_does_not_fill_the_queue),
+        SCHED_TEST(sent_again_is_first),
         SCHED_TEST(queue_ends_somewhere),
         SCHED_TEST(waits_for_home_and_overflows),
         SCHED_TEST(generations_fence),
