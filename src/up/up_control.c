@@ -11,9 +11,10 @@
 
 /* ---- answers ------------------------------------------------------------------------------------------- */
 
-static void answer(struct httpio_exchange *x, unsigned status, const struct buf *b)
+/* rc: of making the body. */
+static void answer(struct httpio_exchange *x, unsigned status, int rc, const struct buf *b)
 {
-    if (buf_status(b) < 0)
+    if (rc < 0 || buf_status(b) < 0)
         httpio_respond(x, 500, "application/json", STR("{\"error\":\"out of memory\"}"));
     else
         httpio_respond(x, status, "application/json", buf_str(b));
@@ -23,23 +24,22 @@ static void answer_error(struct httpio_exchange *x, unsigned status, const char 
 {
     base_autobuf struct buf b = BUF_INIT(UP_TEXT_MAX);
     struct json_out *o = json_out_new();
+    int rc = o ? 0 : -ENOMEM;
     if (o) {
         json_out_obj(o, NULL);
         json_out_cstr(o, "error", text);
         json_out_end(o);
+        rc = json_out_finish(o, false, &b);
     }
-    if (!o || json_out_finish(o, false, &b) < 0)
-        b.fail = -ENOMEM;
     json_out_free(o);
-    answer(x, status, &b);
+    answer(x, status, rc, &b);
 }
 
 static void answer_status(struct up *u, struct httpio_exchange *x)
 {
     base_autobuf struct buf b = BUF_INIT(UP_TEXT_MAX);
-    if (up_status_text(u, u->fleet, &b) < 0)
-        b.fail = -ENOMEM;
-    answer(x, 200, &b);
+    int rc = up_status_text(u, u->fleet, &b);
+    answer(x, 200, rc, &b);
 }
 
 static void answer_metrics(struct up *u, struct httpio_exchange *x)
@@ -47,15 +47,17 @@ static void answer_metrics(struct up *u, struct httpio_exchange *x)
     httpio_respond(x, 200, "text/plain; version=0.0.4", buf_str(&u->router.metrics));
 }
 
-static void keep(struct up *u, struct httpio_exchange *x, enum up_wants wants)
+/* False: it is answered with an error. */
+static bool keep(struct up *u, struct httpio_exchange *x, enum up_wants wants)
 {
     struct up_request *r = calloc(1, sizeof(*r));
     if (!r) {
         answer_error(x, 500, "out of memory");
-        return;
+        return false;
     }
     *r = (struct up_request){.next = u->control.requests, .x = x, .wants = wants};
     u->control.requests = r;
+    return true;
 }
 
 /* The next kept request of a kind, no longer kept; NULL when there is none. */
@@ -104,7 +106,7 @@ void up_restart_end(struct up *u, const char *text)
         if (text)
             answer_error(x, 500, text);
         else
-            answer(x, 200, &b);
+            answer(x, 200, 0, &b);
     }
 }
 
@@ -172,8 +174,7 @@ static void on_restart(struct up *u, struct httpio_exchange *x, struct str query
         answer_error(x, 404, "no such service runs here");
     else if (u->restart.at)
         answer_error(x, 409, "another restart is under way");
-    else {
-        keep(u, x, UP_WANTS_RESTART);
+    else if (keep(u, x, UP_WANTS_RESTART)) {
         u->restart = (struct up_restart){.all = all};
         restart_begin(u, s);
     }
@@ -183,7 +184,8 @@ static void on_restart(struct up *u, struct httpio_exchange *x, struct str query
 
 static void wait_for_stats(struct up *u, struct httpio_exchange *x, enum up_wants wants)
 {
-    keep(u, x, wants);
+    if (!keep(u, x, wants))
+        return;
     if (up_router_ask(u))
         net_timer_start(u->control.timer, UP_STATS_MS, 0);
     else
