@@ -98,6 +98,9 @@ static void next_turn_goes_home(void **state)
         assert_true(str_starts(buf_str(&c.body), str_of(slot)));
         client_release(&c);
     }
+    bool first = strcmp(home, "X-Berth-Replica: r0") == 0;
+    assert_true(metric(first ? "berth_router_decisions_total{endpoint=\"m\",replica=\"r0\",decision=\"affine\"} 3"
+                             : "berth_router_decisions_total{endpoint=\"m\",replica=\"r1\",decision=\"affine\"} 3"));
     /* a slot that the client names stays as it is, and what is no generation has none */
     ask(&c, "POST", CHAT, "{\"id_slot\":1,\"model\":\"m\"}");
     assert_true(str_starts(buf_str(&c.body), STR("{\"id_slot\":1,\"model\":\"served-")));
