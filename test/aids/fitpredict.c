@@ -84,17 +84,24 @@ static int open_parts(struct file *files, const char *path, struct err *err)
     return set && split.count ? (int)split.count : 1;
 }
 
+/* Between questions, so that none loses a model that it has: the most that one can name stays free. */
+static void make_room(void)
+{
+    if (n_models + 3 <= MODELS_MAX)
+        return;
+    while (n_models) {
+        free(models[--n_models].path);
+        models[n_models].m = model_free(models[n_models].m);
+    }
+}
+
 static const struct loaded *load(struct str path)
 {
     for (size_t i = 0; i < n_models; i++)
         if (str_eq_c(path, models[i].path))
             return &models[i];
-    if (n_models == MODELS_MAX) {
-        while (n_models) {
-            free(models[--n_models].path);
-            models[n_models].m = model_free(models[n_models].m);
-        }
-    }
+    if (n_models == MODELS_MAX)
+        die("too many models in one question:", path);
     struct loaded *l = &models[n_models++];
     *l = (struct loaded){.path = str_dup(path)};
     struct file *files = calloc(GGUF_PARTS_MAX, sizeof(*files));
@@ -248,6 +255,7 @@ static size_t take_flag(struct ask *q, const struct str *w, size_t n)
 
 static void take(struct ask *q, const struct str *w, size_t n)
 {
+    make_room();
     for (size_t i = 0; i < n;) {
         const struct str value = i + 1 < n ? w[i + 1] : (struct str){0};
         if (str_eq_c(w[i], "--program")) {
