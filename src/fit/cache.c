@@ -147,6 +147,6 @@ void fit_caches(struct fit_run *x, const struct fit_context *c)
     k.swa_rows = fit_mul(fit_cells(c, x->s, true), c->n_stream);
     k.one_v_width = !c->flash;
     for (uint32_t il = 0; il < m->n_layer; il++)
-        if (m->layers[il].nextn == c->mtp)
+        if (fit_cached_by(c, &m->layers[il]))
             put_layer(&k, &m->layers[il], x->s->kv_on_cpu ? x->p->host : c->device[il]);
 }

@@ -28,7 +28,8 @@ struct fit_sums {
 /* What may part a layer's tensors. */
 #define FIT_MOE 1     /* routed experts: follow cpu_moe */
 #define FIT_NO_CUDA 2 /* of a type that CUDA and HIP have no kernel for: fall through to the CPU */
-#define FIT_GROUPS 4
+#define FIT_LOADED 4  /* of a nextn layer, and loaded with it or without */
+#define FIT_GROUPS 8
 struct fit_group {
     struct fit_sums part[FIT_GROUPS];
 };
@@ -59,7 +60,7 @@ struct fit_margin {
 struct fit_placed {
     const struct model *m;
     struct fit_layer *layers;
-    struct fit_group *slots; /* m->n_layer layers, then the output slot; a nextn layer holds what is loaded with it alone */
+    struct fit_group *slots; /* m->n_layer layers, then the output slot; of a nextn layer only FIT_LOADED parts are always there */
     struct fit_sums input;   /* always on the CPU */
     struct fit_sums fixed[FIT_DEVICES_MAX + 1], fixed_nextn[FIT_DEVICES_MAX + 1]; /* overridden: by device, the host at n_devices */
     struct fit_sums per_buffer; /* one copy for each distinct buffer type */
@@ -101,6 +102,12 @@ struct fit_context {
     bool unified, flash;
     const struct gguf_type *k, *v;
 };
+
+/* Whether c has l's cache (law 3.10). */
+static inline bool fit_cached_by(const struct fit_context *c, const struct model_layer *l)
+{
+    return l->nextn == c->mtp || (l->nextn && c->pm->m->nextn_cached);
+}
 
 /* What one prediction carries. */
 struct fit_run {

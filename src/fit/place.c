@@ -187,7 +187,8 @@ static void place_one(struct matcher *x, const struct model_tensor *t, bool tied
         slot = slot < n ? slot : n;
     }
     bool no_cuda = t->used_by_matmul && no_cuda_kernel(t->type);
-    unsigned part = (fit_is_routed_expert(t->name) ? FIT_MOE : 0U) | (no_cuda ? FIT_NO_CUDA : 0U);
+    bool loaded = slot < n && pm->m->layers[slot].nextn && t->place == MODEL_REPEATING;
+    unsigned part = (fit_is_routed_expert(t->name) ? FIT_MOE : 0U) | (no_cuda ? FIT_NO_CUDA : 0U) | (loaded ? FIT_LOADED : 0U);
     sums_add(&pm->slots[slot].part[part], t, repack);
 }
 
@@ -305,11 +306,12 @@ static void put(struct fit_run *x, size_t device, const struct fit_sums *s, enum
         fit_exact(x, device, t, s->bytes[x->p->classes[device]]);
 }
 
-static void place_slot(struct fit_run *x, const struct fit_group *g, size_t device, bool moe_on_cpu, enum fit_term t)
+/* whole false: only what is loaded without its nextn layer. */
+static void place_slot(struct fit_run *x, const struct fit_group *g, size_t device, bool whole, bool moe_on_cpu, enum fit_term t)
 {
     size_t host = x->p->host;
     for (unsigned part = 0; part < FIT_GROUPS; part++) {
-        if (g->part[part].bytes[FIT_CLASS_PLAIN] == 0)
+        if (g->part[part].bytes[FIT_CLASS_PLAIN] == 0 || (!whole && !(part & FIT_LOADED)))
             continue;
         bool to_host = ((part & FIT_MOE) && moe_on_cpu) || ((part & FIT_NO_CUDA) && x->p->classes[device] == FIT_CLASS_CUDA);
         put(x, to_host ? host : device, &g->part[part], t);
@@ -326,7 +328,7 @@ static void place_copies(struct fit_run *x, const struct fit_context *c, bool ne
     for (uint32_t il = 0; il < m->n_block && il < m->n_layer; il++) {
         const struct model_layer *l = &m->layers[il];
         uint16_t d = c->device[il];
-        if ((l->nextn && !nextn) || (m->rope_dense_only && l->swa) || has[d])
+        if ((l->nextn && !nextn && !m->nextn_rope) || (m->rope_dense_only && l->swa) || has[d])
             continue;
         has[d] = true;
         put(x, d, &c->pm->per_buffer, t);
@@ -382,13 +384,10 @@ void fit_place_weights(struct fit_run *x, const struct fit_context *c, uint32_t 
     const struct model *m = pm->m;
     enum fit_term own = c->draft ? FIT_DRAFT_WEIGHTS : FIT_WEIGHTS;
     put(x, x->p->host, &pm->input, own);
-    for (uint32_t il = 0; il < m->n_layer; il++) {
-        if (m->layers[il].nextn && !nextn)
-            continue;
-        place_slot(x, &pm->slots[il], c->device[il], il < cpu_moe, own);
-    }
+    for (uint32_t il = 0; il < m->n_layer; il++)
+        place_slot(x, &pm->slots[il], c->device[il], nextn || !m->layers[il].nextn, il < cpu_moe, own);
     uint16_t out = c->device[m->n_layer];
-    place_slot(x, &pm->slots[m->n_layer], out, cpu_moe == UINT32_MAX, own);
+    place_slot(x, &pm->slots[m->n_layer], out, true, cpu_moe == UINT32_MAX, own);
     /* on the CPU both are one tensor, unless the output's is repacked */
     if (pm->has_tied && (out != x->p->host || m->tied_copy_always || (x->repack && pm->tied.repack > 0)))
         put(x, out, &pm->tied, own);

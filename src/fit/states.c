@@ -158,7 +158,7 @@ static struct state_sums sum_state(const struct fit_context *c)
     struct state_sums s = {.recurrent = 0};
     for (uint32_t il = 0; il < m->n_layer; il++) {
         const struct model_layer *l = &m->layers[il];
-        if (l->nextn != c->mtp)
+        if (!fit_cached_by(c, l))
             continue;
         if (l->attention)
             cache_layer(l->swa ? &s.swa : &s.dense, c->k, l->k_width, c->v, !c->flash && l->v_width ? c->pm->v_width_max : l->v_width);

@@ -30,9 +30,25 @@ static int read_types(struct model_load *l, uint32_t *types)
     return 0;
 }
 
+/* Whether an indexer also keeps a value as wide as its key for each cell: its blocks are compressed. One block that is suffices for all. */
+static int read_compressed(struct model_load *l, bool *ret)
+{
+    uint32_t ratio[MODEL_LAYERS_MAX] = {0};
+    int r, found;
+
+    if (l->arch->index != INDEX_ATTENTION_KV)
+        return 0;
+    if ((r = model_key_blocks(l, "attention.compress_ratios", true, ratio, &found)) < 0)
+        return r;
+    for (uint32_t i = 0; i < l->m->n_block; i++)
+        *ret |= ratio[i] != 0;
+    return 0;
+}
+
 int model_read_index(struct model_load *l)
 {
     uint32_t types[MODEL_LAYERS_MAX] = {0}, key = 0, dense = 0;
+    bool compressed = false;
     int r;
 
     if (l->arch->index == INDEX_NO)
@@ -40,6 +56,8 @@ int model_read_index(struct model_load *l)
     if ((r = model_key_u32(l, "attention.indexer.key_length", &key)) < 0 || (r = model_key_u32(l, "leading_dense_block_count", &dense)) < 0)
         return r;
     if ((l->arch->index == INDEX_TYPES || l->arch->index == INDEX_TYPES_FULL) && (r = read_types(l, types)) < 0)
+        return r;
+    if ((r = read_compressed(l, &compressed)) < 0)
         return r;
     for (uint32_t i = 0; i < l->trunk; i++) {
         struct model_layer *y = &l->m->layers[i];
@@ -60,7 +78,7 @@ int model_read_index(struct model_load *l)
         if (l->arch->index == INDEX_MOE)
             y->indexer_v_width = l->v_head;
         if (l->arch->index == INDEX_ATTENTION_KV) {
-            y->indexer_k_width += l->v_head;
+            y->indexer_k_width += compressed ? key : 0;
             y->indexer_v_in_k_type = true;
         }
     }

@@ -20,7 +20,7 @@ enum model_place {
     MODEL_REPEATING,  /* with its layer */
     MODEL_FIRST,      /* repeating without a number: with layer 0 */
     MODEL_PER_BUFFER, /* rope factors: one copy for each distinct buffer type among the layers that use them */
-    MODEL_NEXTN,      /* with its layer, but only when the nextn layers are loaded */
+    MODEL_NEXTN,      /* with its layer, but only when the nextn layers are loaded; the few that are loaded all the same are MODEL_REPEATING */
     MODEL_SKIPPED,    /* never loaded by this architecture */
 };
 
@@ -88,6 +88,8 @@ struct model {
     bool logits;          /* has an output head */
     bool mtp;             /* draft-mtp works: there are nextn layers and the architecture can run them */
     bool nextn_skipped;   /* the architecture never loads its nextn tensors; all of them are MODEL_SKIPPED */
+    bool nextn_cached;    /* the trunk's own context caches the nextn layers too (bailingmoe3) */
+    bool nextn_rope;      /* MODEL_PER_BUFFER tensors are there for the nextn layers too when those are not loaded (step35) */
     bool rope_dense_only; /* MODEL_PER_BUFFER tensors are used by the layers without a window only (gemma4) */
     bool always_streams;  /* one stream for each sequence even when KV is unified (deepseek4) */
     bool split_tensor_refused; /* -sm tensor is refused */

@@ -55,7 +55,7 @@ enum arch_index {
     INDEX_TYPES,     /* those that indexer.types names; without it all, or a built-in table (glm-dsa) */
     INDEX_TYPES_FULL, /* the same, without windowed layers (dots3note) */
     INDEX_MOE,       /* those behind the leading dense blocks, K and V (minimax-m3) */
-    INDEX_ATTENTION_KV, /* layers that are not recurrent, K and V side by side in one tensor (qwen4exp) */
+    INDEX_ATTENTION_KV, /* layers that are not recurrent; twice as wide when blocks are compressed (qwen4exp) */
     INDEX_ATTENTION_3, /* layers that are not recurrent, three keys wide (glm5-next) */
 };
 
@@ -87,6 +87,9 @@ enum arch_flag {
     F_SQUARE = 1 << 24,       /* law 3.7: the state is a square for each head (minimax-01) */
     F_TAPS = 1 << 25,         /* a drafter that taps its target's layers */
     F_NO_LOADER = 1 << 26,    /* law 10.1: a name that the engine knows and cannot load */
+    F_TIED_UNUSED = 1 << 27,  /* law 2.3: an output matrix is made, and nothing uses it */
+    F_NEXTN_CACHED = 1 << 28, /* law 3.10: the trunk's cache has its nextn layers too */
+    F_NEXTN_ROPE = 1 << 29,   /* law 2.3: rope factors are there for nextn layers that are not loaded */
 };
 
 struct model_arch_row {

@@ -120,6 +120,8 @@ int model_read_params(struct model_load *l)
     m->logits = !(flags & F_NO_LOGITS);
     m->causal = !(flags & F_NOT_CAUSAL);
     m->nextn_skipped = flags & F_NEXTN_SKIPPED;
+    m->nextn_cached = flags & F_NEXTN_CACHED;
+    m->nextn_rope = flags & F_NEXTN_ROPE;
     m->can_rollback = flags & F_ROLLBACK;
     m->needs_repeatable_batch = flags & F_REPEAT;
     m->flash_attention_off = flags & F_NO_FLASH;

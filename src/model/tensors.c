@@ -217,7 +217,7 @@ static int read_output(struct model_load *l)
     bool output = model_find_tensor(m, "output.weight") != NULL;
 
     m->own_embeddings = model_find_tensor(m, "token_embd.weight") != NULL;
-    if (!m->logits || output || (l->arch->flags & F_TAPS) || only_nextn(l))
+    if ((!m->logits && !(l->arch->flags & F_TIED_UNUSED)) || output || (l->arch->flags & F_TAPS) || only_nextn(l))
         return 0;
     if (l->arch->flags & F_OUTPUT)
         return err_set(l->err, -EBADMSG, "tensor 'output.weight' is missing, which %s models need", m->arch);
@@ -236,6 +236,32 @@ static void read_drafter(struct model *m)
     m->confidence_head = model_find_tensor(m, "conf_proj.weight") != NULL;
 }
 
+/* Law 2.3: what the engine loads of a nextn block even when that block is not asked for. */
+static bool always_loaded(const struct model_load *l, struct str name)
+{
+    static const char head_norm[] = "nextn.shared_head_norm";
+    static const char *const bias[] = {"exp_probs_b"}, *const norm[] = {head_norm};
+    static const char *const feed_forward[] = {"ffn_gate", "ffn_down", "ffn_up", "ffn_gate_inp", "exp_probs_b", "ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps", "ffn_down_exps", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", head_norm};
+    static const char *const optional[] = {"attn_q_norm", "attn_k_norm", "attn_gate", "nextn.embed_tokens", "nextn.shared_head_head"};
+    static const struct {
+        const char *arch;
+        const char *const *names;
+        size_t n;
+    } rows[] = {
+        {"cohere2moe", norm, BASE_COUNT(norm)}, {"deepseek32", bias, BASE_COUNT(bias)}, {"glm-dsa", bias, BASE_COUNT(bias)}, {"hy_v3", feed_forward, BASE_COUNT(feed_forward)},
+        {"step35", feed_forward, BASE_COUNT(feed_forward)}, {"step35", optional, BASE_COUNT(optional)},
+    };
+    bool weight = false;
+    struct str rest = stem_of(name, &weight);
+
+    str_split(&rest, '.'); /* "blk.N." */
+    str_split(&rest, '.');
+    for (size_t i = 0; i < BASE_COUNT(rows); i++)
+        if (strcmp(l->m->arch, rows[i].arch) == 0 && among(rest, rows[i].names, rows[i].n))
+            return true;
+    return false;
+}
+
 int model_place_tensors(struct model_load *l)
 {
     struct model *m = l->m;
@@ -246,7 +272,7 @@ int model_place_tensors(struct model_load *l)
         if (t->layer >= 0 && (uint32_t)t->layer >= m->n_block)
             return err_set(l->err, -EBADMSG, "tensor '%s' is of block %d, but '%s.block_count' is %u", t->name, t->layer, m->arch, m->n_block);
         if (t->layer >= 0 && (uint32_t)t->layer >= l->trunk)
-            t->place = m->nextn_skipped ? MODEL_SKIPPED : MODEL_NEXTN;
+            t->place = m->nextn_skipped ? MODEL_SKIPPED : always_loaded(l, str_of(t->name)) ? MODEL_REPEATING : MODEL_NEXTN;
         if ((l->arch->flags & F_NORM_OUTPUT) && str_starts(str_of(t->name), STR("token_embd_norm.")))
             t->place = MODEL_OUTPUT;
     }

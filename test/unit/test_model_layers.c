@@ -208,6 +208,9 @@ static void test_window_files(void **state)
     made_key(&f, "attention.sliding_window_pattern", 3);
     check_pattern(&f, 64, 32, "-ww-ww");
 
+    f = windowed("cohere2moe", 6, 32); /* every fourth, when the file does not say */
+    check_pattern(&f, 64, 32, "-www-w");
+
     f = windowed("llama4", 4, 0); /* said to be none */
     made_key(&f, "attention.sliding_window", 0);
     check_pattern(&f, 64, 0, "----");
@@ -328,6 +331,7 @@ static void test_qwen4exp(void **state)
     (void)state;
     struct made f = deltanet("qwen4exp", 8, 256, 2, 2, 128, 256, 128, 2);
     made_key(&f, "attention.indexer.key_length", 64);
+    MADE_KEYS(&f, "attention.compress_ratios", 0, 0, 0, 4, 0, 0, 0, 0);
     MADE_KEYS(&f, "ple.layers", 0, 2);
     made_key(&f, "ple.conv_kernel", 4);
     made_key(&f, "ple.ngram_size", 3);
@@ -344,7 +348,8 @@ static void test_qwen4exp(void **state)
     assert_int_equal(m->layers[1].ple_elems, 0);
     assert_int_equal(m->layers[2].ple_elems, 3 * 3 * 4 * 256);
     assert_int_equal(m->layers[0].indexer_k_width, 0);
-    assert_int_equal(m->layers[3].indexer_k_width, 64 + 128);
+    assert_int_equal(m->layers[3].indexer_k_width, 64 + 64); /* one compressed block suffices for all */
+    assert_int_equal(m->layers[7].indexer_k_width, 64 + 64);
     assert_int_equal(m->layers[3].indexer_v_width, 0);
     assert_true(m->layers[3].indexer_v_in_k_type);
     assert_int_equal(model_find_tensor(m, "per_layer_token_embd.weight")->place, MODEL_INPUT);
