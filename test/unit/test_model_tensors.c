@@ -44,6 +44,61 @@ static void test_bytes(void **state)
     (void)model_free(m);
 }
 
+/* What is loaded of a nextn block that nobody asked for. */
+static void test_nextn_loaded(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arch, *name;
+        enum model_place place;
+    } cases[] = {
+        {"deepseek32", "blk.2.exp_probs_b.bias", MODEL_REPEATING}, {"deepseek32", "blk.2.ffn_gate_inp.weight", MODEL_NEXTN},          {"deepseek32", "blk.2.nextn.shared_head_norm.weight", MODEL_NEXTN},
+        {"glm-dsa", "blk.2.exp_probs_b.bias", MODEL_REPEATING},    {"cohere2moe", "blk.2.nextn.shared_head_norm.weight", MODEL_REPEATING}, {"cohere2moe", "blk.2.exp_probs_b.bias", MODEL_NEXTN},
+        {"hy_v3", "blk.2.ffn_down_exps.weight", MODEL_REPEATING},  {"hy_v3", "blk.2.attn_q_norm.weight", MODEL_NEXTN},                {"step35", "blk.2.attn_q_norm.weight", MODEL_REPEATING},
+        {"step35", "blk.2.ffn_up.weight", MODEL_REPEATING},        {"step35", "blk.2.attn_q.weight", MODEL_NEXTN},                    {"glm4moe", "blk.2.exp_probs_b.bias", MODEL_NEXTN},
+        {"exaone-moe", "blk.2.exp_probs_b.bias", MODEL_SKIPPED},
+    };
+
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        struct made f = made_new(cases[i].arch, 3, 256, 4, 4);
+        made_key(&f, "nextn_predict_layers", 1);
+        made_key(&f, "attention.sliding_window", 32);
+        MADE_KEYS(&f, "attention.sliding_window_pattern", 1, 1, 0);
+        made_ends(&f, 256, 3);
+        made_tensor(&f, "blk.1.exp_probs_b.bias", F32, 4, 0, 0);
+        made_tensor(&f, cases[i].name, F32, 256, 0, 0);
+        struct model *m = made_load(&f);
+        check_place(m, cases[i].name, cases[i].place, 2);
+        check_place(m, "blk.1.exp_probs_b.bias", MODEL_REPEATING, 1);
+        assert_int_equal(m->nextn_rope, strcmp(cases[i].arch, "step35") == 0);
+        assert_false(m->nextn_cached);
+        (void)model_free(m);
+    }
+    struct made f = made_new("bailingmoe3", 3, 256, 4, 4);
+    made_key(&f, "nextn_predict_layers", 1);
+    made_ends(&f, 256, 3);
+    struct model *m = made_load(&f);
+    assert_true(m->nextn_cached);
+    (void)model_free(m);
+}
+
+/* An embedding that is allocated again as an output, although nothing asks for logits. */
+static void test_tied_unused(void **state)
+{
+    (void)state;
+    static const char *const archs[] = {"gemma-embedding", "bert"};
+    for (size_t i = 0; i < BASE_COUNT(archs); i++) {
+        struct made f = made_new(archs[i], 7, 256, 4, 4);
+        made_key(&f, "attention.sliding_window", 32);
+        made_tensor(&f, "token_embd.weight", F32, 256, 3, 0);
+        struct model *m = made_load(&f);
+        assert_false(m->logits);
+        assert_int_equal(m->tied_output, i == 0);
+        assert_int_equal(model_tied_tensor(m) != NULL, i == 0);
+        (void)model_free(m);
+    }
+}
+
 static void test_places(void **state)
 {
     (void)state;
@@ -467,6 +522,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bytes),
         cmocka_unit_test(test_places),
+        cmocka_unit_test(test_nextn_loaded),
+        cmocka_unit_test(test_tied_unused),
         cmocka_unit_test(test_tied),
         cmocka_unit_test(test_nextn_skipped),
         cmocka_unit_test(test_flags),
