@@ -57,7 +57,7 @@ void inspect_each(const struct inspect *in, void (*fn)(void *ctx, const struct i
     }
 }
 
-void inspect_release(struct inspect *in)
+static void inspect_release(struct inspect *in)
 {
     store_weights_release(&in->weights);
     for (size_t i = 0; i < in->st.n; i++) {

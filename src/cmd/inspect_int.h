@@ -95,7 +95,6 @@ struct inspect {
 int inspect_gguf(struct inspect *in, struct err *err) BASE_MUST_USE;
 int inspect_safetensors(struct inspect *in, struct err *err) BASE_MUST_USE;
 int inspect_index(struct inspect *in, struct err *err) BASE_MUST_USE;
-void inspect_release(struct inspect *in);
 
 /* Fills in->layers from the laws of the architecture, or from the tensors that each layer has when there is no law for it; corrects the role where the laws know better. */
 void inspect_layers(struct inspect *in);

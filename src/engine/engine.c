@@ -22,7 +22,7 @@ const struct engine_kind *engine_find(const char *name)
     return NULL;
 }
 
-const struct engine_kind *engine_of(const struct fleet_service *s)
+static const struct engine_kind *kind_of(const struct fleet_service *s)
 {
     const struct engine_kind *k = engine_find(s->runtime->engine);
     assert(k);
@@ -34,13 +34,7 @@ const char *engine_name(const struct engine_kind *k)
     return k->name;
 }
 
-const char *const *engine_names(size_t *ret_n)
-{
-    *ret_n = BASE_COUNT(names);
-    return names;
-}
-
-const char *engine_flag_taken(const char *engine, struct str word, const char **ret_flag)
+static const char *flag_taken(const char *engine, struct str word, const char **ret_flag)
 {
     const struct engine_kind *k = engine_find(engine);
     for (size_t i = 0; k && i < k->n_owned; i++)
@@ -54,7 +48,7 @@ const char *engine_flag_taken(const char *engine, struct str word, const char **
 
 struct fleet_options engine_fleet_options(void)
 {
-    return (struct fleet_options){.engines = names, .n_engines = BASE_COUNT(names), .flag_taken = engine_flag_taken};
+    return (struct fleet_options){.engines = names, .n_engines = BASE_COUNT(names), .flag_taken = flag_taken};
 }
 
 const char *engine_program(const struct engine_kind *k)
@@ -117,9 +111,9 @@ int engine_argv(const struct fleet_service *s, const struct engine_paths *p, str
     struct args args = {.a = a};
     const char *flag, *instead;
     for (size_t i = 0; i < s->n_args; i++)
-        if ((instead = engine_flag_taken(s->runtime->engine, str_of(s->args[i]), &flag)))
+        if ((instead = flag_taken(s->runtime->engine, str_of(s->args[i]), &flag)))
             return err_set(err, -EINVAL, "'args' of service '%s' must not hold '%s'; %s", s->name, flag, instead);
-    int r = engine_of(s)->argv(s, p, &args, err);
+    int r = kind_of(s)->argv(s, p, &args, err);
     return r < 0 ? r : args_finish(&args, ret, ret_n, err);
 }
 
@@ -127,58 +121,58 @@ int engine_argv(const struct fleet_service *s, const struct engine_paths *p, str
 
 const char *engine_health_path(const struct fleet_service *s)
 {
-    const struct engine_kind *k = engine_of(s);
+    const struct engine_kind *k = kind_of(s);
     return k->health ? k->health : s->health ? s->health : "/health";
 }
 
 const char *engine_identity_path(const struct fleet_service *s)
 {
-    const struct engine_kind *k = engine_of(s);
+    const struct engine_kind *k = kind_of(s);
     return k->identity ? k->identity : s->identity;
 }
 
 const char *engine_props_path(const struct fleet_service *s)
 {
-    return engine_of(s)->props;
+    return kind_of(s)->props;
 }
 
 const char *engine_idle_path(const struct fleet_service *s)
 {
-    return engine_of(s)->idle;
+    return kind_of(s)->idle;
 }
 
 const char *engine_speculation_path(const struct fleet_service *s)
 {
-    return s->shape.n_speculative > 0 ? engine_of(s)->speculation : NULL;
+    return s->shape.n_speculative > 0 ? kind_of(s)->speculation : NULL;
 }
 
 int engine_props_check(const struct fleet_service *s, const struct engine_paths *p, struct str body, struct err *err)
 {
-    const struct engine_kind *k = engine_of(s);
+    const struct engine_kind *k = kind_of(s);
     return k->props_check ? k->props_check(s, p, body, err) : 0;
 }
 
 int engine_speculation_check(const struct fleet_service *s, struct str body, struct err *err)
 {
-    const struct engine_kind *k = engine_of(s);
+    const struct engine_kind *k = kind_of(s);
     return k->speculation_check && s->shape.n_speculative > 0 ? k->speculation_check(s, body, err) : 0;
 }
 
 bool engine_line_denies(const struct fleet_service *s, struct str text)
 {
-    const struct engine_kind *k = engine_of(s);
+    const struct engine_kind *k = kind_of(s);
     return !k->denies || k->denies(s, text);
 }
 
 int engine_log_check(const struct fleet_service *s, struct str log, struct err *err)
 {
-    const struct engine_kind *k = engine_of(s);
+    const struct engine_kind *k = kind_of(s);
     return k->log_check ? k->log_check(s, log, err) : 0;
 }
 
 int engine_idle_parse(const struct fleet_service *s, struct str body, unsigned *ret_busy, struct err *err)
 {
-    const struct engine_kind *k = engine_of(s);
+    const struct engine_kind *k = kind_of(s);
     if (!k->idle_parse)
         return err_set(err, -ENOTSUP, "engine '%s' does not tell whether it works", k->name);
     return k->idle_parse(body, ret_busy, err);
@@ -186,7 +180,7 @@ int engine_idle_parse(const struct fleet_service *s, struct str body, unsigned *
 
 int engine_token_request(const struct fleet_service *s, struct arena *a, const char **ret_path, const char **ret_body)
 {
-    const struct engine_kind *k = engine_of(s);
+    const struct engine_kind *k = kind_of(s);
     return k->token_request ? k->token_request(s, a, ret_path, ret_body) : -ENOTSUP;
 }
 

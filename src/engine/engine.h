@@ -31,10 +31,7 @@ struct engine_kind;
 /* NULL when there is no such kind. */
 const struct engine_kind *engine_find(const char *name);
 const char *engine_name(const struct engine_kind *k);
-const char *const *engine_names(size_t *ret_n);
-/* What a word of a service's `args` must not say because berth says it or relies on it: *ret_flag is the flag, the value what to do instead. NULL when it may stand there. */
-const char *engine_flag_taken(const char *engine, struct str word, const char **ret_flag);
-/* All of that, for fleet_load. */
+/* Their names, and which flags `args` may not hold, for fleet_load. */
 struct fleet_options engine_fleet_options(void);
 
 /* Where things are for one service, as the engine will see them. Paths are absolute. */

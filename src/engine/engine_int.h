@@ -80,8 +80,6 @@ struct engine_kind {
 };
 extern const struct engine_kind engine_llama, engine_vllm, engine_generic;
 
-/* The kind of a service; never NULL for a fleet that was loaded with engine_names. */
-const struct engine_kind *engine_of(const struct fleet_service *s);
 
 /* ---- what kinds share ------------------------------------------------------------------------------------------- */
 
@@ -110,5 +108,4 @@ bool llama_denies(const struct fleet_service *s, struct str text);
 int llama_idle_parse(struct str body, unsigned *ret_busy, struct err *err) BASE_MUST_USE;
 struct str llama_message(struct str line);
 bool llama_begins(struct str message);
-int vllm_idle_parse(struct str body, unsigned *ret_busy, struct err *err) BASE_MUST_USE;
 struct str vllm_message(struct str line);

@@ -160,7 +160,7 @@ static bool sample(struct str line, const char *family, double *ret)
     return *stop == '\0' && *ret >= 0 && *ret < 1e9;
 }
 
-int vllm_idle_parse(struct str body, unsigned *ret_busy, struct err *err)
+static int idle_parse(struct str body, unsigned *ret_busy, struct err *err)
 {
     bool told = false;
     double busy = 0, n;
@@ -270,7 +270,7 @@ const struct engine_kind engine_vllm = {
     .owned = owned,
     .n_owned = BASE_COUNT(owned),
     .argv = vllm_argv,
-    .idle_parse = vllm_idle_parse,
+    .idle_parse = idle_parse,
     .token_request = vllm_token_request,
     .message = vllm_message,
     .lines = lines,

@@ -123,7 +123,8 @@ static void conn_linger(struct httpio_conn *c)
     end_linger(c);
 }
 
-void httpio_conn_refuse(struct httpio_conn *c, unsigned status, const char *type, const char *message)
+/* Answers with an error of our own and lingers. An exchange that has not answered is ended; one that has is cut. */
+static void refuse(struct httpio_conn *c, unsigned status, const char *type, const char *message)
 {
     base_autobuf struct buf body = BUF_INIT((size_t)4 * ERR_TEXT_MAX);
     struct str part;
@@ -249,13 +250,13 @@ static void bad_request(struct httpio_conn *c, int code, const struct err *err)
 {
     switch (code) {
     case -EMSGSIZE:
-        httpio_conn_refuse(c, 431, error_type_request, err->text);
+        refuse(c, 431, error_type_request, err->text);
         break;
     case -ENOMEM:
-        httpio_conn_refuse(c, 503, "overloaded_error", "out of memory");
+        refuse(c, 503, "overloaded_error", "out of memory");
         break;
     default:
-        httpio_conn_refuse(c, 400, error_type_request, err->text);
+        refuse(c, 400, error_type_request, err->text);
     }
 }
 
@@ -539,9 +540,9 @@ void httpio_conn_expire(struct httpio_conn *c, uint64_t now)
         return;
     }
     if (c->state == CONN_OPEN && c->phase == PHASE_HEAD)
-        httpio_conn_refuse(c, 408, "timeout_error", "the request's head did not arrive in time");
+        refuse(c, 408, "timeout_error", "the request's head did not arrive in time");
     else if (c->state == CONN_OPEN && c->phase == PHASE_BODY)
-        httpio_conn_refuse(c, 408, "timeout_error", "the request's body stopped arriving");
+        refuse(c, 408, "timeout_error", "the request's body stopped arriving");
     else
         httpio_conn_kill(c, false);
 }
@@ -571,7 +572,7 @@ void httpio_conn_accept(struct httpio_server *s, struct net_stream *stream)
     LIST_INSERT_HEAD(&s->conns, c, link);
     net_stream_set_ops(stream, &stream_ops, c);
     if (refused) {
-        httpio_conn_refuse(c, 503, "overloaded_error", "too many connections");
+        refuse(c, 503, "overloaded_error", "too many connections");
         return;
     }
     httpio_sweep_want(&s->sweep, httpio_conn_due(c, c->since));

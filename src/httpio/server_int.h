@@ -126,8 +126,6 @@ const char *httpio_server_date(struct httpio_server *s);
 void httpio_conn_accept(struct httpio_server *s, struct net_stream *stream);
 /* Closes now. The exchange's on_done is the last thing that happens. */
 void httpio_conn_kill(struct httpio_conn *c, bool reset);
-/* Answers with an error of our own and lingers. An exchange that has not answered is ended; one that has is cut. */
-void httpio_conn_refuse(struct httpio_conn *c, unsigned status, const char *type, const char *message);
 /* True when no request is there, not even its first byte. */
 bool httpio_conn_unused(const struct httpio_conn *c);
 void httpio_conn_next(struct httpio_conn *c);  /* goes on with pending bytes */

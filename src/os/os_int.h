@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Shared inside os only: the text of a path in errors, the names in a directory, and the width of text on a terminal.
+ * Shared inside os only: the text of a path in errors, and the width of text on a terminal.
  */
 #pragma once
 
@@ -14,20 +14,6 @@ const char *os_path_text(int dirfd, const char *path, char out[OS_PATH_TEXT]);
 
 /* For the entry of an account: names, folders and shells of all systems fit. */
 #define OS_ACCOUNT_ROOM 16384
-
-/* The names in a directory, in byte order, without "." and "..". */
-struct os_names {
-    struct buf bytes;   /* each terminated, one behind the other */
-    const char **sorted;
-    size_t n;
-};
-#define OS_NAMES_BYTES (64u << 20) /* a directory with more is refused: it would be about a million files */
-/* fd stays the caller's and may be read again. Negative errno without text. */
-int os_names_read(int fd, struct os_names *ret) BASE_MUST_USE;
-void os_names_release(struct os_names *n);
-
-/* Opens a directory below dirfd, never through a link and never into another mount. A descriptor or a negative errno. */
-int os_open_below(int dirfd, const char *name) BASE_MUST_USE;
 
 /* Undoes what os_begin did to the limit of descriptors; system calls only. */
 void os_fds_limit_back(void);

@@ -16,16 +16,24 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define REMOVE_DEPTH 256 /* one open descriptor each; far deeper than anything that we unpack */
+#define REMOVE_DEPTH 256       /* one open descriptor each; far deeper than anything that we unpack */
+#define NAMES_BYTES (64u << 20) /* a directory with more is refused: it would be about a million files */
 
 /* ---- names --------------------------------------------------------------------------------------- */
+
+/* The names in a directory, in byte order, without "." and "..". */
+struct names {
+    struct buf bytes; /* each terminated, one behind the other */
+    const char **sorted;
+    size_t n;
+};
 
 static int by_bytes(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int collect(DIR *dir, struct os_names *names)
+static int collect(DIR *dir, struct names *names)
 {
     for (;;) {
         errno = 0;
@@ -41,7 +49,7 @@ static int collect(DIR *dir, struct os_names *names)
     }
 }
 
-static int sort(struct os_names *names)
+static int sort(struct names *names)
 {
     names->sorted = calloc(names->n ? names->n : 1, sizeof(*names->sorted));
     if (!names->sorted)
@@ -55,9 +63,18 @@ static int sort(struct os_names *names)
     return 0;
 }
 
-int os_names_read(int fd, struct os_names *ret)
+static void names_release(struct names *n)
 {
-    struct os_names names = {.bytes = BUF_INIT(OS_NAMES_BYTES)};
+    buf_release(&n->bytes);
+    free(n->sorted);
+    n->sorted = NULL;
+    n->n = 0;
+}
+
+/* fd stays the caller's and may be read again. */
+static int names_read(int fd, struct names *ret)
+{
+    struct names names = {.bytes = BUF_INIT(NAMES_BYTES)};
     int own = openat(fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC); /* a dup would share the reading position */
     if (own < 0)
         return -errno;
@@ -71,21 +88,14 @@ int os_names_read(int fd, struct os_names *ret)
         r = sort(&names);
     closedir(dir);
     if (r < 0)
-        os_names_release(&names);
+        names_release(&names);
     else
         *ret = names;
     return r;
 }
 
-void os_names_release(struct os_names *n)
-{
-    buf_release(&n->bytes);
-    free(n->sorted);
-    n->sorted = NULL;
-    n->n = 0;
-}
-
-int os_open_below(int dirfd, const char *name)
+/* Opens a directory below dirfd, never through a link and never into another mount. A descriptor or a negative errno. */
+static int open_below(int dirfd, const char *name)
 {
     struct open_how how = {.flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW,
                            .resolve = RESOLVE_NO_XDEV | RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH};
@@ -145,7 +155,7 @@ static int empty_dir(int dirfd, const char *name, unsigned depth, struct err *er
     char text[OS_PATH_TEXT];
     if (depth > REMOVE_DEPTH)
         return err_set(err, -ELOOP, "cannot remove '%s': more than %d folders deep", os_path_text(dirfd, name, text), REMOVE_DEPTH);
-    os_autoclose int fd = os_open_below(dirfd, name);
+    os_autoclose int fd = open_below(dirfd, name);
     if (fd == -EXDEV)
         return err_set(err, -EXDEV, "cannot remove '%s': another file system is mounted there", os_path_text(dirfd, name, text));
     if (fd < 0)
@@ -153,13 +163,13 @@ static int empty_dir(int dirfd, const char *name, unsigned depth, struct err *er
     struct stat st;
     if (fstat(fd, &st) == 0 && (st.st_mode & 0300) != 0300)
         (void)fchmod(fd, 0700); /* unpacked trees have read-only folders; when it fails, removing says why */
-    struct os_names names = {.n = 0};
-    int r = os_names_read(fd, &names);
+    struct names names = {.n = 0};
+    int r = names_read(fd, &names);
     if (r < 0)
         return err_sys(err, r, "cannot read folder '%s'", os_path_text(dirfd, name, text));
     for (size_t i = 0; r == 0 && i < names.n; i++)
         r = remove_below(fd, names.sorted[i], depth + 1, err);
-    os_names_release(&names);
+    names_release(&names);
     return r;
 }
 
@@ -220,8 +230,8 @@ static int walk_entry(struct walk *w, int fd, const char *name, unsigned depth, 
 static int walk_dir(struct walk *w, int fd, unsigned depth, struct err *err)
 {
     char text[OS_PATH_TEXT];
-    struct os_names names = {.n = 0};
-    int r = os_names_read(fd, &names);
+    struct names names = {.n = 0};
+    int r = names_read(fd, &names);
     if (r < 0)
         return err_sys(err, r, "cannot read folder '%s'", os_path_text(fd, "", text));
     size_t before = w->path.len;
@@ -235,7 +245,7 @@ static int walk_dir(struct walk *w, int fd, unsigned depth, struct err *err)
             w->path.ptr[before] = '\0';
         }
     }
-    os_names_release(&names);
+    names_release(&names);
     return r;
 }
 

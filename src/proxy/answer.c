@@ -72,7 +72,8 @@ static size_t response_fields(const struct proxy_request *r, const struct http_h
     return n;
 }
 
-int proxy_answer_begin_stream(struct proxy_request *r)
+/* Begins an event stream of ours, before a replica has said anything. */
+static int begin_stream(struct proxy_request *r)
 {
     struct own_fields own;
     struct http_field fields[OWN_FIELDS + 3];
@@ -90,7 +91,7 @@ void proxy_answer_heartbeat(struct proxy_request *r)
 {
     if ((r->head && !r->events) || (r->content && !http_sse_between(&r->sse)))
         return;
-    if (!begun(r) && proxy_answer_begin_stream(r) < 0)
+    if (!begun(r) && begin_stream(r) < 0)
         return;
     r->sent_ms = net_loop_now_ms(r->proxy->loop);
     metrics_add(metrics_get(r->proxy->metrics, PROXY_M_HEARTBEATS, NULL), 1);

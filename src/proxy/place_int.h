@@ -175,4 +175,3 @@ void sched_proved(const struct sched_ticket *t);
 /* A running one is over, or a waiting one leaves. Harmless when out. */
 void sched_leave(struct sched *s, struct sched_ticket *t, const struct sched_outcome *o, uint64_t now_ms);
 size_t sched_waiting(const struct sched *s);
-size_t sched_position(const struct sched *s, const struct sched_ticket *t); /* 1: next; 0: does not wait */

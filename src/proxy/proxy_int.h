@@ -213,8 +213,6 @@ void proxy_forward_send(struct proxy_request *r); /* more of a large body */
 extern const struct httpio_call_ops proxy_answer_ops;
 /* Forgets what a call that failed has said. */
 void proxy_answer_reset(struct proxy_request *r);
-/* Begins an event stream of ours, before a replica has said anything. */
-int proxy_answer_begin_stream(struct proxy_request *r) BASE_MUST_USE;
 void proxy_answer_heartbeat(struct proxy_request *r);
 /* The replica has said nothing for too long: another one, or the answer ends here. The request may be gone when it returns. */
 void proxy_answer_hang(struct proxy_request *r);

@@ -135,15 +135,6 @@ size_t sched_waiting(const struct sched *s)
     return s->waiting;
 }
 
-size_t sched_position(const struct sched *s, const struct sched_ticket *t)
-{
-    size_t n = 1;
-    const struct sched_ticket *o = s->first;
-    for (; o && o != t; o = o->next)
-        n++;
-    return o ? n : 0;
-}
-
 uint64_t sched_due(const struct sched *s)
 {
     return s->due;

@@ -173,7 +173,8 @@ int store_fill(const struct store *s, const char *id, const char *root, const st
     return 0;
 }
 
-int store_manifest(const struct store *s, const char *id, struct manifest **ret, struct err *err)
+/* The manifest of an installed runtime, proven against the runtime's name. -ENOENT when there is none: then it is no runtime. */
+static int read_manifest(const struct store *s, const char *id, struct manifest **ret, struct err *err)
 {
     char path[STORE_PATH_MAX];
     base_autobuf struct buf text = BUF_INIT(64u << 20);
@@ -206,7 +207,7 @@ static int compare_runtimes(const void *a, const void *b)
 static int list_one(struct store *s, const char *id, struct store_runtime *list, size_t *n, struct err *err)
 {
     struct manifest *m = NULL;
-    int r = store_manifest(s, id, &m, err);
+    int r = read_manifest(s, id, &m, err);
     if (r == -ENOENT || r == -ENOTDIR)
         return 0;
     if (r == 0 || r == -EBADMSG)
@@ -311,7 +312,7 @@ int store_runtime_verify(struct store *s, const struct store_runtime *rt, const 
     char subject[FLEET_NAME_MAX + 256];
     snprintf(subject, sizeof subject, "runtime %s", rt->id);
     struct manifest *m = NULL;
-    int r = store_manifest(s, rt->id, &m, err);
+    int r = read_manifest(s, rt->id, &m, err);
     if (r == -ENOENT || r == -ENOTDIR)
         return err_set(err, -EBADMSG, "runtime '%s' has no manifest", rt->id);
     if (r < 0)

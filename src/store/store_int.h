@@ -24,9 +24,7 @@ int store_path(const struct store *s, char out[STORE_PATH_MAX], struct err *err,
 int store_pathf(char out[STORE_PATH_MAX], struct err *err, const char *fmt, ...) BASE_PRINTF(3, 4) BASE_MUST_USE;
 /* Opens a folder of the store. */
 int store_dir(const struct store *s, const char *name, struct err *err) BASE_MUST_USE;
-/* The manifest of an installed runtime, proven against the runtime's name. -ENOENT when there is none: then it is no runtime. */
 struct manifest;
-int store_manifest(const struct store *s, const char *id, struct manifest **ret, struct err *err) BASE_MUST_USE;
 /* A runtime as its manifest describes it, with its tree at root (NULL: where installed ones are). m NULL: all that is known is the name. */
 int store_fill(const struct store *s, const char *id, const char *root, const struct manifest *m, struct store_runtime *ret, struct err *err) BASE_MUST_USE;
 /* "debian:forky", and the packages sorted with a space between, as a manifest has them. */

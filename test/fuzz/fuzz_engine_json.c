@@ -25,12 +25,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const char *const types[] = {"draft-simple"};
     struct str body = {(const char *)data, size};
     struct err err = {0};
-    size_t n;
-    const char *const *names = engine_names(&n);
+    const struct fleet_options known = engine_fleet_options();
     judged(engine_identity_check(body, "small", &err), &err);
     judged(engine_token_check(body, &err), &err);
-    for (size_t i = 0; i < n; i++) {
-        struct fleet_runtime runtime = {.name = "r", .engine = names[i]};
+    for (size_t i = 0; i < known.n_engines; i++) {
+        struct fleet_runtime runtime = {.name = "r", .engine = known.engines[i]};
         struct fleet_service s = {.name = "small", .host = &host, .runtime = &runtime, .port = 1, .bind = "127.0.0.1",
                                   .shape = {.split_auto = true, .slots = 2, .context = 2048, .speculative = types, .n_speculative = 1}};
         unsigned busy = 0;

@@ -27,11 +27,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const char *const types[] = {"draft-simple", "ngram-mod"};
     struct str log = {(const char *)data, size};
-    size_t n;
-    const char *const *names = engine_names(&n);
-    for (size_t i = 0; i < n; i++) {
-        const struct engine_kind *k = engine_find(names[i]);
-        struct fleet_runtime runtime = {.name = "r", .engine = names[i]};
+    const struct fleet_options known = engine_fleet_options();
+    for (size_t i = 0; i < known.n_engines; i++) {
+        const struct engine_kind *k = engine_find(known.engines[i]);
+        struct fleet_runtime runtime = {.name = "r", .engine = known.engines[i]};
         struct fleet_service s = {.name = "small", .host = &host, .runtime = &runtime, .port = 1, .bind = "127.0.0.1",
                                   .shape = {.split_auto = true, .slots = 1, .speculative = types, .n_speculative = 2}};
         each_line(k, log);

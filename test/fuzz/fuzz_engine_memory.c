@@ -12,10 +12,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    size_t n;
-    const char *const *names = engine_names(&n);
-    for (size_t i = 0; i < n; i++) {
-        const struct engine_kind *k = engine_find(names[i]);
+    const struct fleet_options known = engine_fleet_options();
+    for (size_t i = 0; i < known.n_engines; i++) {
+        const struct engine_kind *k = engine_find(known.engines[i]);
         struct engine_memory m = {0};
         struct str rest = {(const char *)data, size};
         while (rest.ptr) {
