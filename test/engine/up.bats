@@ -49,7 +49,7 @@ load common
 	grep -qa llama-server "/proc/$(jq '.services[0].pid' <<<"$output")/cmdline"
 	run_split "$BERTH" status -f "$fleet"
 	[[ $output == *alpha*ready*"$port_a"*tiny*MiB* ]]
-	[[ $output == *"requests 1,"* ]]
+	[[ $output == *"requests   1,"* ]]
 	curl -sS --unix-socket "$BERTH_RUN/$name/control.sock" http://berth/metrics | grep -q '^berth_'
 }
 
