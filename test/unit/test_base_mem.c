@@ -72,8 +72,10 @@ static void test_buf_add(void **state)
     assert_int_equal(buf_status(&b), 0);
     buf_drop_front(&b, 4);
     assert_string_equal(b.ptr, "42-x");
+    assert_int_equal(b.len, 4);
     buf_drop_front(&b, 4);
     assert_string_equal(b.ptr, "");
+    assert_int_equal(b.len, 0);
     buf_add_c(&b, "z");
     buf_clear(&b);
     assert_int_equal(b.len, 0);

@@ -238,6 +238,17 @@ static void dies_at_load(void **state)
     assert_string_equal(w->seen, "starting loading failed absent ");
 }
 
+static void dies_with_few_words(void **state)
+{
+    struct world *w = *state;
+    struct run_info i;
+    make(w, OPTIONS("--exit", "7", "--lines", "2"));
+    start(w);
+    until(w, RUN_FAILED);
+    run_info(w->s, &i);
+    assert_non_null(strstr(i.error, ".log:\n  | fake: line 1\n"));
+}
+
 static void never_ready(void **state)
 {
     struct world *w = *state;
@@ -522,7 +533,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-        TEST(start_and_stop), TEST(a_second_start), TEST(dies_at_load), TEST(never_ready), TEST(wrong_model), TEST(dies_later),
+        TEST(start_and_stop), TEST(a_second_start), TEST(dies_at_load), TEST(dies_with_few_words), TEST(never_ready), TEST(wrong_model), TEST(dies_later),
         TEST(dies_again_and_again), TEST(stop_while_waiting_to_start_again), TEST(ignores_term), TEST(hurry), TEST(stop_while_loading),
         TEST(port_is_taken), TEST(no_such_program), TEST(freed_while_it_runs), TEST(a_full_log_is_moved), TEST(a_record_is_recovered),
         TEST(a_record_of_other_processes),

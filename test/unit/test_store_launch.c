@@ -292,6 +292,15 @@ static void loader_words(void **state)
     assert_null(l.spawn.chroot);
     assert_int_equal(l.spawn.n_binds, 0);
     store_launch_release(&l);
+    /* without a program of its own: the command's, from the tree when that has it, else as it is called */
+    w->rt.program = fixed("");
+    const char *const commands[][2] = {{"llama-server", "-x"}, {"sh", "-x"}};
+    for (size_t i = 0; i < BASE_COUNT(commands); i++) {
+        assert_int_equal(store_launch_make(w->store, &w->rt, STORE_LOADER, commands[i], 2, NULL, 0, NULL, 0, w->work, &l, &err), 0);
+        assert_string_equal(l.spawn.argv[0], i == 0 ? program : "sh");
+        assert_string_equal(l.spawn.argv[1], "-x");
+        store_launch_release(&l);
+    }
 }
 
 /* ---- for real ----------------------------------------------------------------------------------------------------------- */
