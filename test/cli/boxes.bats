@@ -35,12 +35,12 @@ plan() { # plan BOX MODEL...: the plan as JSON in $output
 		    for t in x["terms"]:
 		        per_token[t["term"]] = per_token.get(t["term"], 0) + t["bytes"] / 262144
 		assert per_token["KV cache"] == 24576, per_token
-		assert per_token["indexer"] >= 3072, per_token
+		assert per_token["indexer"] == 3072, per_token
 		ram = [x for x in s["devices"] if x["device"] == "RAM"][0]
 		assert 165 < ram["mapped"] / 2**30 < 175.3, ram["mapped"]
 		cards = [x for x in s["devices"] if x["device"] != "RAM"]
-		# 9.37 GiB a card were read
-		assert all(abs(x["used"] / 2**30 - 9.37) < 1 for x in cards), [x["used"] / 2**30 for x in cards]
+		# 9.37 GiB a card were read with a drafter's head beside it (2,048 bytes a token, its weights and its compute), which this fleet does not load
+		assert all(9.37 - 1.5 < x["used"] / 2**30 < 9.37 for x in cards), [x["used"] / 2**30 for x in cards]
 	EOT
 }
 
