@@ -17,7 +17,7 @@ struct httpio_limits {
     uint64_t idle_ms;         /* a kept-alive connection without a request: 60 s */
     uint64_t body_stall_ms;   /* no byte of a body that is being read: 60 s */
     uint64_t write_stall_ms;  /* no progress of what is being sent: 60 s */
-    size_t connections;       /* open at once: 4096; more are answered 503 and closed */
+    size_t connections;       /* open at once: 4096, or as many as half of the process's descriptors serve; more are answered 503 and closed */
     size_t send_high_bytes;   /* queued bytes above which httpio_send asks the owner to wait: 256 KiB */
 };
 #define HTTPIO_LIMITS_DEFAULT \
