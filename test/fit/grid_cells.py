@@ -91,9 +91,9 @@ NGRAM = ['ngram-simple', 'ngram-map-k', 'ngram-mod', 'ngram-cache']
 
 SAMPLE_FILES = ['llama-dense', 'gemma3-dense', 'qwen35-dense', 'deepseek32-moe', 'deepseek4-moe', 'qwen4exp-moe', 'falcon-h1-dense', 'lfm2-dense', 'minimax-m3-moe', 'mamba2-dense', 'openelm-dense', 'nemotron_h-dense']
 
-# Compute buffers are measured at few points of a range and compared with the engine at others: ubatch, context.
-LEARN_RANGE = '128,1024,8192,65536'
-LEARN_POINTS = [(512, 32768), (192, 12288), (1000, 61440), (448, 28672)]  # measured around the first
+# Compute buffers are measured for the first point, as `berth fit --measure` does it (from half its ubatch and context on), and compared with the engine at points between: ubatch, context.
+LEARN_RANGE = '0,0,0,0'
+LEARN_POINTS = [(512, 32768), (320, 20480), (448, 28672), (300, 30720)]
 LEARN_FILES = ['llama-70b', 'qwen3-235b', 'gemma3-27b', 'deepseek-671b', 'qwen35-35b-a3b', 'qwen38-27b', 'qwen38-flash-next-00001-of-00006', 'gemma4-12b']
 LEARN_FIXTURES = ['llama-dense', 'gemma3-dense', 'qwen35-dense', 'mamba2-dense', 'gpt-oss-moe', 'deepseek2-moe']
 LEARN_FLAGS = [(2, '-np 2 -ts 3,2'), (0, '-np 1 -nr'), (2, '-np 4 -kvu -ts 1,1 -ctk q8_0 -ctv q8_0')]
