@@ -124,7 +124,7 @@ check: deps-check
 
 check-fit: deps-check
 	@$(MAKE) --no-print-directory -j2 all $(BUILD)/fit-observer.so $(BUILD)/fitmodels $(BUILD)/aids/fitpredict
-	@test/fit/run
+	@test/fit/run --all; rc=$$?; test/fit/run --measure && exit $$rc
 
 check-fast:
 	@$(MAKE) --no-print-directory -j2 test-programs
