@@ -122,6 +122,8 @@ void buf_addv(struct buf *b, const char *fmt, va_list ap) BASE_PRINTF(2, 0);
 /* Outside text for people: printable UTF-8 as it is; controls, characters that turn the direction of writing and broken UTF-8
  * as \xNN; at most max_chars characters shown (an \xNN is four) and then "...". No quotes are added. */
 void buf_add_printable(struct buf *b, struct str s, size_t max_chars);
+/* In double quotes, as JSON and YAML read them: '"', '\\' and control bytes escaped. What is no UTF-8 stays so. */
+void buf_add_quoted(struct buf *b, struct str s);
 /* Makes room for n more bytes and returns where they go, NULL when failed; buf_grew(n) then counts them in. */
 char *buf_room(struct buf *b, size_t n);
 void buf_grew(struct buf *b, size_t n);
@@ -161,7 +163,9 @@ int units_bytes(struct str s, uint64_t *ret) BASE_MUST_USE;
 /* "640GB/s": bytes a second, the same prefixes, "/s" required. */
 int units_rate(struct str s, uint64_t *ret) BASE_MUST_USE;
 
-#define UNITS_TEXT 24 /* enough for any of the texts below */
+#define UNITS_TEXT 28 /* enough for any of the texts below */
+/* "262,144". Returns out. */
+const char *units_show_count(uint64_t n, char out[UNITS_TEXT]);
 /* "31.86 GiB", "512 B": two decimals above 1 KiB. Returns out. */
 const char *units_show_bytes(uint64_t bytes, char out[UNITS_TEXT]);
 /* "850 ms", "12.3 s", "4m 05s", "3h 12m", "5d 2h". Returns out. */

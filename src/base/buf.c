@@ -159,6 +159,23 @@ void buf_add_printable(struct buf *b, struct str s, size_t max_chars)
     }
 }
 
+void buf_add_quoted(struct buf *b, struct str s)
+{
+    buf_add_char(b, '"');
+    for (size_t i = 0; i < s.len; i++) {
+        unsigned char c = (unsigned char)s.ptr[i];
+        if (c == '"' || c == '\\')
+            buf_addf(b, "\\%c", c);
+        else if (c == '\n')
+            buf_add_c(b, "\\n");
+        else if (c < 0x20 || c == 0x7F)
+            buf_addf(b, "\\u%04x", c);
+        else
+            buf_add_char(b, (char)c);
+    }
+    buf_add_char(b, '"');
+}
+
 void buf_drop_front(struct buf *b, size_t n)
 {
     assert(n <= b->len);

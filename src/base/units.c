@@ -121,6 +121,20 @@ int units_rate(struct str s, uint64_t *ret)
     return units_bytes(s, ret);
 }
 
+const char *units_show_count(uint64_t n, char out[UNITS_TEXT])
+{
+    char digits[UNITS_TEXT];
+    int len = snprintf(digits, sizeof(digits), "%llu", (unsigned long long)n);
+    size_t at = 0;
+    for (int i = 0; i < len; i++) {
+        if (i && (len - i) % 3 == 0)
+            out[at++] = ',';
+        out[at++] = digits[i];
+    }
+    out[at] = '\0';
+    return out;
+}
+
 const char *units_show_bytes(uint64_t bytes, char out[UNITS_TEXT])
 {
     static const char *const names[] = {"KiB", "MiB", "GiB", "TiB"};

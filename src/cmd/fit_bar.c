@@ -91,20 +91,6 @@ bool fit_shows_device(const struct check_machine *m, size_t d)
     return d < m->n_devices || m->memory_known || m->used[d] > 0;
 }
 
-const char *fit_grouped(uint64_t n, char out[FIT_NUMBER])
-{
-    char digits[FIT_NUMBER];
-    int len = snprintf(digits, sizeof(digits), "%" PRIu64, n);
-    size_t at = 0;
-    for (int i = 0; i < len; i++) {
-        if (i && (len - i) % 3 == 0)
-            out[at++] = ',';
-        out[at++] = digits[i];
-    }
-    out[at] = '\0';
-    return out;
-}
-
 const char *fit_gib(uint64_t bytes, char out[FIT_NUMBER])
 {
     (void)snprintf(out, FIT_NUMBER, "%.2f", (double)bytes / (double)(1ull << 30));

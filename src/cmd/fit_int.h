@@ -65,7 +65,6 @@ char fit_mark(enum fit_known k);
 bool fit_shows_device(const struct check_machine *m, size_t d);
 
 #define FIT_NUMBER 32
-const char *fit_grouped(uint64_t n, char out[FIT_NUMBER]);  /* "262,144" */
 const char *fit_gib(uint64_t bytes, char out[FIT_NUMBER]);   /* "25.85" */
 const char *fit_signed(int64_t bytes, char out[FIT_NUMBER]); /* "-1.20 GiB" */
 /* "2 slots of 131,072 tokens (262,144 in all), f16 KV, ubatch 512, split 36,29, draft-dflash". */

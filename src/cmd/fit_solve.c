@@ -85,7 +85,7 @@ static void table_row(struct os_table *t, const struct check_machine *m, const s
     enum os_style style = row->declared ? OS_BOLD : OS_PLAIN;
     os_table_cell(t, OS_BOLD, "%s", row->declared ? ">" : " ");
     os_table_cell(t, style, "%s", row->value);
-    os_table_cell(t, style, "%s", fit_grouped(row->slot_context, text));
+    os_table_cell(t, style, "%s", units_show_count(row->slot_context, text));
     for (size_t d = 0; d <= n->input.n_devices; d++) {
         uint64_t floor = d < n->input.n_devices ? n->devices[d].floor_bytes : n->memory.floor_bytes;
         if (d == n->input.n_devices && !m->memory_known)
@@ -358,7 +358,7 @@ static void front_rows(const struct group *g, struct os_table *t)
                 buf_addf(&kv, "/%s", c->shape.v_type->name);
             os_table_cell(t, OS_BOLD, "%s", p == 0 ? ">" : " ");
             os_table_cell(t, style, "%s", g->needs[i]->service->name);
-            os_table_cell(t, style, "%s", fit_grouped(c->result.n_ctx_seq, text));
+            os_table_cell(t, style, "%s", units_show_count(c->result.n_ctx_seq, text));
             os_table_cell(t, style, "%u", c->shape.slots);
             os_table_cell(t, style, "%s", kv.ptr ? kv.ptr : "");
             os_table_cell(t, style, "%u", c->shape.ubatch);

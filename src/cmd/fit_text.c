@@ -93,12 +93,12 @@ static void add_pool(const struct check_need *n, struct buf *out)
     const struct fit_vllm_result *p = n->pool;
     char tokens[FIT_NUMBER], length[FIT_NUMBER];
     if (p->pool_tokens)
-        buf_addf(out, "a pool of %s tokens holds %.2f contexts of %s", fit_grouped(p->pool_tokens, tokens), p->contexts, fit_grouped(n->result->n_ctx_seq, length));
+        buf_addf(out, "a pool of %s tokens holds %.2f contexts of %s", units_show_count(p->pool_tokens, tokens), p->contexts, units_show_count(n->result->n_ctx_seq, length));
     else
-        buf_addf(out, "contexts of %s tokens, a pool of %s GiB whose price a token is not declared", fit_grouped(n->result->n_ctx_seq, length), fit_gib(p->kv_bytes, tokens));
+        buf_addf(out, "contexts of %s tokens, a pool of %s GiB whose price a token is not declared", units_show_count(n->result->n_ctx_seq, length), fit_gib(p->kv_bytes, tokens));
     buf_addf(out, ", utilization %.2f of at most %.2f", p->utilization, p->utilization_ceiling);
     if (p->arena_slots)
-        buf_addf(out, ", %s expert slots", fit_grouped(p->arena_slots, tokens));
+        buf_addf(out, ", %s expert slots", units_show_count(p->arena_slots, tokens));
 }
 
 void fit_shape_text(const struct check_need *n, struct buf *out)
@@ -112,9 +112,9 @@ void fit_shape_text(const struct check_need *n, struct buf *out)
     }
     uint32_t np = s->slots;
     if (np == 1)
-        buf_addf(out, "1 slot of %s tokens", fit_grouped(r->n_ctx_seq, one));
+        buf_addf(out, "1 slot of %s tokens", units_show_count(r->n_ctx_seq, one));
     else
-        buf_addf(out, "%u slots of %s tokens (%s in all%s)", np, fit_grouped(r->n_ctx_seq, one), fit_grouped(r->n_ctx, all), s->unified ? ", shared" : "");
+        buf_addf(out, "%u slots of %s tokens (%s in all%s)", np, units_show_count(r->n_ctx_seq, one), units_show_count(r->n_ctx, all), s->unified ? ", shared" : "");
     if (s->k_type == s->v_type)
         buf_addf(out, ", %s KV", s->k_type->name);
     else
@@ -414,7 +414,7 @@ static void add_speed(const struct fit_view *v, const struct check_need *n, stru
     char bytes[UNITS_TEXT], depth[FIT_NUMBER];
     if (n->pool || fit_speed(&n->input, n->result, n->result->n_ctx_seq, a, &s, NULL) < 0 || s.bytes_per_token == 0)
         return;
-    buf_addf(&text, "%s are read for a token at a depth of %s", units_show_bytes(s.bytes_per_token, bytes), fit_grouped(n->result->n_ctx_seq, depth));
+    buf_addf(&text, "%s are read for a token at a depth of %s", units_show_bytes(s.bytes_per_token, bytes), units_show_count(n->result->n_ctx_seq, depth));
     if (s.decode_tok_s > 0)
         buf_addf(&text, ": at most %.1f tokens/s ~", s.decode_tok_s);
     if (s.assumes && s.assumes[0])

@@ -134,17 +134,6 @@ int fit_service_of(const struct fleet_service *s, const struct fit_shape *shape,
 
 /* ---- as text ------------------------------------------------------------------------------------------------------------------ */
 
-static void add_quoted(struct buf *out, const char *text)
-{
-    buf_add_char(out, '"');
-    for (const char *p = text; *p; p++) {
-        if (*p == '"' || *p == '\\')
-            buf_add_char(out, '\\');
-        buf_add_char(out, *p);
-    }
-    buf_add_char(out, '"');
-}
-
 static void add_size(struct buf *out, uint64_t bytes)
 {
     static const struct {
@@ -165,7 +154,7 @@ static void add_list(struct buf *out, unsigned indent, const char *key, const ch
     for (size_t i = 0; i < n; i++) {
         buf_addf(out, "%s", i ? ", " : "");
         if (quoted)
-            add_quoted(out, words[i]);
+            buf_add_quoted(out, str_of(words[i]));
         else
             buf_add_c(out, words[i]);
     }
@@ -184,7 +173,7 @@ static void add_shape(const struct fleet_shape *s, unsigned indent, struct buf *
     char per_slot[FIT_NUMBER];
     uint32_t slots = s->slots ? s->slots : 1;
     if (s->context && slots > 1 && s->unified_kv != FLEET_ON)
-        buf_addf(out, "%*scontext: %u   # over all slots: %s tokens for each\n", (int)indent, "", s->context, fit_grouped(s->context / slots, per_slot));
+        buf_addf(out, "%*scontext: %u   # over all slots: %s tokens for each\n", (int)indent, "", s->context, units_show_count(s->context / slots, per_slot));
     else
         add_number(out, indent, "context", s->context);
     add_number(out, indent, "slots", slots);
@@ -228,7 +217,7 @@ void fit_service_yaml(const struct fleet_service *s, unsigned indent, struct buf
     add_number(out, in, "port", s->port);
     if (s->bind && strcmp(s->bind, "127.0.0.1") != 0) {
         buf_addf(out, "%*sbind: ", (int)in, "");
-        add_quoted(out, s->bind);
+        buf_add_quoted(out, str_of(s->bind));
         buf_add_char(out, '\n');
     }
     add_shape(&s->shape, in, out);

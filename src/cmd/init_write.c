@@ -9,18 +9,6 @@
 
 #define OTHERS_SHOWN 12
 
-/* A YAML string in double quotes. */
-static void add_quoted(struct buf *out, const char *text)
-{
-    buf_add_char(out, '"');
-    for (const char *p = text; *p; p++) {
-        if (*p == '"' || *p == '\\')
-            buf_add_char(out, '\\');
-        buf_add_char(out, *p);
-    }
-    buf_add_char(out, '"');
-}
-
 static void add_hosts(const struct init_machine *m, struct buf *out)
 {
     const struct hw_host *h = &m->hw.host;
@@ -99,12 +87,12 @@ static void add_models(const struct init_finds *f, const struct init_choice *cho
         base_autobuf struct buf source = BUF_INIT(16384);
         buf_addf(&source, "file:%s", x->folder);
         buf_addf(out, "  %s:\n    # %s, %s of weights%s%s\n    source: ", choices[i].name, x->arch, units_show_bytes(x->bytes, size), x->place ? ", found in " : "", x->place ? x->place : "");
-        add_quoted(out, source.ptr ? source.ptr : "");
+        buf_add_quoted(out, str_of(source.ptr ? source.ptr : ""));
         buf_add_c(out, "\n    weights: ");
-        add_quoted(out, x->file);
+        buf_add_quoted(out, str_of(x->file));
         if (choices[i].projector) {
             buf_add_c(out, "\n    projector: ");
-            add_quoted(out, choices[i].projector->file);
+            buf_add_quoted(out, str_of(choices[i].projector->file));
         }
         buf_add_char(out, '\n');
     }

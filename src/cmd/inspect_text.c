@@ -14,24 +14,8 @@
 #define ARRAY_SHOWN 6    /* elements of an array there */
 #define TYPES_SHOWN 6
 
-#define NUMBER_TEXT 32
-/* "262,144". Returns out. */
-static const char *grouped(uint64_t n, char out[NUMBER_TEXT])
-{
-    char digits[NUMBER_TEXT];
-    int len = snprintf(digits, sizeof(digits), "%" PRIu64, n);
-    size_t at = 0;
-    for (int i = 0; i < len; i++) {
-        if (i && (len - i) % 3 == 0)
-            out[at++] = ',';
-        out[at++] = digits[i];
-    }
-    out[at] = '\0';
-    return out;
-}
-
 /* "27.36 B", "65". Returns out. */
-static const char *counted(uint64_t n, char out[NUMBER_TEXT])
+static const char *counted(uint64_t n, char out[UNITS_TEXT])
 {
     static const struct {
         double one;
@@ -39,10 +23,10 @@ static const char *counted(uint64_t n, char out[NUMBER_TEXT])
     } units[] = {{1e12, "T"}, {1e9, "B"}, {1e6, "M"}, {1e3, "K"}};
     for (size_t i = 0; i < BASE_COUNT(units); i++)
         if ((double)n >= units[i].one) {
-            (void)snprintf(out, NUMBER_TEXT, "%.2f %s", (double)n / units[i].one, units[i].unit);
+            (void)snprintf(out, UNITS_TEXT, "%.2f %s", (double)n / units[i].one, units[i].unit);
             return out;
         }
-    (void)snprintf(out, NUMBER_TEXT, "%" PRIu64, n);
+    (void)snprintf(out, UNITS_TEXT, "%" PRIu64, n);
     return out;
 }
 
@@ -80,14 +64,14 @@ static void add_model(const struct inspect *in, bool color, struct buf *out)
 
 static void add_size(const struct inspect *in, bool color, struct buf *out)
 {
-    char n[NUMBER_TEXT], tensors[NUMBER_TEXT], size[UNITS_TEXT], header[UNITS_TEXT];
+    char n[UNITS_TEXT], tensors[UNITS_TEXT], size[UNITS_TEXT], header[UNITS_TEXT];
     label(out, "parameters", color);
     if (!in->tensors)
         buf_add_c(out, "no tensors: metadata alone\n");
     else if (in->parameters)
-        buf_addf(out, "%s parameters in %s tensor%s, %.2f bits per weight\n", counted(in->parameters, n), grouped(in->tensors, tensors), plural(in->tensors), (double)in->weight_bytes * 8 / (double)in->parameters);
+        buf_addf(out, "%s parameters in %s tensor%s, %.2f bits per weight\n", counted(in->parameters, n), units_show_count(in->tensors, tensors), plural(in->tensors), (double)in->weight_bytes * 8 / (double)in->parameters);
     else
-        buf_addf(out, "none in %s tensors\n", grouped(in->tensors, n));
+        buf_addf(out, "none in %s tensors\n", units_show_count(in->tensors, n));
     label(out, "size", color);
     buf_addf(out, "%s", units_show_bytes(in->bytes, size));
     if (in->n_parts > 1)
@@ -107,12 +91,12 @@ struct kind {
 /* "16 full attention, 48 recurrent" into out; kinds without layers are left out. */
 static void add_kinds(struct buf *out, const struct kind *kinds, size_t n)
 {
-    char number[NUMBER_TEXT];
+    char number[UNITS_TEXT];
     const char *before = ": ";
     for (size_t i = 0; i < n; i++) {
         if (!kinds[i].n)
             continue;
-        buf_addf(out, "%s%s %s", before, grouped(kinds[i].n, number), kinds[i].what);
+        buf_addf(out, "%s%s %s", before, units_show_count(kinds[i].n, number), kinds[i].what);
         before = ", ";
     }
 }
@@ -120,57 +104,57 @@ static void add_kinds(struct buf *out, const struct kind *kinds, size_t n)
 static void add_layers(const struct inspect *in, bool color, struct buf *out)
 {
     const struct inspect_layers *l = &in->layers;
-    char n[NUMBER_TEXT], w[NUMBER_TEXT];
+    char n[UNITS_TEXT], w[UNITS_TEXT];
     if (!l->total)
         return;
     const struct kind kinds[] = {
         {l->full, l->by_tensors && in->window ? "attention" : "full attention"}, {l->sliding, "sliding window"}, {l->recurrent, "recurrent"}, {l->both, "attention and recurrent"}, {l->shared, "sharing a cache"}, {l->ffn, "without a cache"}, {l->nextn, "next-token (MTP)"},
     };
     label(out, "layers", color);
-    buf_addf(out, "%s layer%s", grouped(l->total, n), plural(l->total));
+    buf_addf(out, "%s layer%s", units_show_count(l->total, n), plural(l->total));
     add_kinds(out, kinds, BASE_COUNT(kinds));
     if (l->moe)
-        buf_addf(out, "; %s with experts", grouped(l->moe, n));
+        buf_addf(out, "; %s with experts", units_show_count(l->moe, n));
     buf_add_char(out, '\n');
     if (in->window) {
         label(out, "window", color);
-        buf_addf(out, "%s tokens%s\n", grouped(in->window, w), l->by_tensors ? ", in which layers is not known here" : "");
+        buf_addf(out, "%s tokens%s\n", units_show_count(in->window, w), l->by_tensors ? ", in which layers is not known here" : "");
     }
 }
 
 static void add_attention(const struct inspect *in, bool color, struct buf *out)
 {
-    char a[NUMBER_TEXT], b[NUMBER_TEXT], c[NUMBER_TEXT];
+    char a[UNITS_TEXT], b[UNITS_TEXT], c[UNITS_TEXT];
     if (!in->heads)
         return;
     label(out, "attention", color);
-    buf_addf(out, "%s heads", grouped(in->heads, a));
+    buf_addf(out, "%s heads", units_show_count(in->heads, a));
     if (in->kv_heads_most && in->kv_heads_least != in->kv_heads_most)
-        buf_addf(out, ", %s to %s for K and V", grouped(in->kv_heads_least, b), grouped(in->kv_heads_most, c));
+        buf_addf(out, ", %s to %s for K and V", units_show_count(in->kv_heads_least, b), units_show_count(in->kv_heads_most, c));
     else if (in->kv_heads_most)
-        buf_addf(out, ", %s for K and V", grouped(in->kv_heads_most, b));
+        buf_addf(out, ", %s for K and V", units_show_count(in->kv_heads_most, b));
     if (in->head_width)
-        buf_addf(out, ", %s wide", grouped(in->head_width, c));
+        buf_addf(out, ", %s wide", units_show_count(in->head_width, c));
     buf_add_char(out, '\n');
 }
 
 static void add_experts(const struct inspect *in, bool color, struct buf *out)
 {
-    char a[NUMBER_TEXT];
+    char a[UNITS_TEXT];
     if (!in->experts)
         return;
     label(out, "experts", color);
-    buf_addf(out, "%s experts", grouped(in->experts, a));
+    buf_addf(out, "%s experts", units_show_count(in->experts, a));
     if (in->experts_used)
-        buf_addf(out, ", %s used", grouped(in->experts_used, a));
+        buf_addf(out, ", %s used", units_show_count(in->experts_used, a));
     if (in->experts_shared)
-        buf_addf(out, ", %s shared", grouped(in->experts_shared, a));
+        buf_addf(out, ", %s shared", units_show_count(in->experts_shared, a));
     buf_add_char(out, '\n');
 }
 
 static void add_drafter(const struct inspect *in, bool color, struct buf *out)
 {
-    char a[NUMBER_TEXT];
+    char a[UNITS_TEXT];
     if (!in->drafts[0])
         return;
     label(out, "drafts", color);
@@ -183,9 +167,9 @@ static void add_drafter(const struct inspect *in, bool color, struct buf *out)
     if (!assistant)
         buf_add_c(out, in->drafts);
     if (in->block_size)
-        buf_addf(out, ", block size %s", grouped(in->block_size, a));
+        buf_addf(out, ", block size %s", units_show_count(in->block_size, a));
     if (in->window)
-        buf_addf(out, ", sliding window %s", grouped(in->window, a));
+        buf_addf(out, ", sliding window %s", units_show_count(in->window, a));
     else if (!assistant)
         buf_add_c(out, ", no sliding window: its cache grows with the whole context");
     if (in->targets.len)
@@ -195,15 +179,15 @@ static void add_drafter(const struct inspect *in, bool color, struct buf *out)
 
 static void add_text(const struct inspect *in, bool color, struct buf *out)
 {
-    char a[NUMBER_TEXT], size[UNITS_TEXT];
+    char a[UNITS_TEXT], size[UNITS_TEXT];
     bool tokens = !str_eq_c(in->tokenizer, "none") && !str_eq_c(in->tokenizer, "no_vocab");
     if (in->context) {
         label(out, "context", color);
-        buf_addf(out, "%s tokens\n", grouped(in->context, a));
+        buf_addf(out, "%s tokens\n", units_show_count(in->context, a));
     }
     if (in->vocabulary || in->tokenizer.len) {
         label(out, "vocabulary", color);
-        buf_addf(out, "%s tokens", grouped(in->vocabulary, a));
+        buf_addf(out, "%s tokens", units_show_count(in->vocabulary, a));
         if (!tokens)
             buf_add_c(out, ", no tokenizer");
         else if (in->tokenizer.len) {
@@ -308,9 +292,9 @@ static bool add_string(void *ctx, uint64_t i, struct str s)
 /* "[262144] "<pad>", "<eos>", ..." */
 static void add_array(struct buf *out, const struct gguf *g, const struct gguf_kv *kv)
 {
-    char n[NUMBER_TEXT];
+    char n[UNITS_TEXT];
     bool shown = true;
-    buf_addf(out, kv->n ? "[%s] " : "[%s]", grouped(kv->n, n));
+    buf_addf(out, kv->n ? "[%s] " : "[%s]", units_show_count(kv->n, n));
     if (kv->elem == GGUF_STRING)
         shown = gguf_each_str(g, kv, ARRAY_SHOWN, add_string, out, NULL) == 0;
     else if (kv->kept.len)

@@ -52,14 +52,9 @@ void httpio_error_body(struct buf *out, const char *message, const char *type, u
     base_autobuf struct buf shown = BUF_INIT((size_t)4 * ERR_TEXT_MAX);
 
     buf_add_printable(&shown, str_of(message), ERR_TEXT_MAX);
-    buf_add_c(out, "{\"error\":{\"message\":\"");
-    /* What is left to escape after buf_add_printable. */
-    for (size_t i = 0; i < shown.len; i++) {
-        if (shown.ptr[i] == '"' || shown.ptr[i] == '\\')
-            buf_add_char(out, '\\');
-        buf_add_char(out, shown.ptr[i]);
-    }
-    buf_addf(out, "\",\"type\":\"%s\",\"code\":%u}}", type, code);
+    buf_add_c(out, "{\"error\":{\"message\":");
+    buf_add_quoted(out, buf_str(&shown));
+    buf_addf(out, ",\"type\":\"%s\",\"code\":%u}}", type, code);
 }
 
 const char *httpio_date(uint64_t real_s, char out[HTTPIO_DATE])

@@ -24,17 +24,10 @@ static size_t first_member(struct str body)
 static struct str quote(struct proxy_request *r, const char *served)
 {
     base_autobuf struct buf name = BUF_INIT(4096);
-    struct json_out *o = json_out_new();
-    free(r->quoted);
-    r->quoted = NULL;
-    if (!o)
-        return (struct str){0};
-    json_out_cstr(o, NULL, served);
-    int rc = json_out_finish(o, false, &name);
-    json_out_free(o);
+    buf_add_quoted(&name, str_of(served));
     size_t len = name.len;
-    if (rc == 0)
-        r->quoted = buf_take(&name);
+    free(r->quoted);
+    r->quoted = buf_take(&name);
     return (struct str){r->quoted, r->quoted ? len : 0};
 }
 

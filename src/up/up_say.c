@@ -18,17 +18,9 @@ static void say_log_line(enum event_level level, const char *subject, struct str
     buf_addf(&b, "time=%s level=%s ", clk_rfc3339(clk_system.real_us(NULL), when), levels[level]);
     if (subject[0])
         buf_addf(&b, "subject=\"%s\" ", subject);
-    buf_add_c(&b, "msg=\"");
-    for (size_t i = 0; i < text.len; i++) {
-        char c = text.ptr[i];
-        if (c == '\n')
-            buf_add_c(&b, "\\n");
-        else if (c == '"' || c == '\\')
-            buf_addf(&b, "\\%c", c);
-        else
-            buf_add_char(&b, c);
-    }
-    buf_add_c(&b, "\"\n");
+    buf_add_c(&b, "msg=");
+    buf_add_quoted(&b, text);
+    buf_add_char(&b, '\n');
     if (buf_status(&b) == 0)
         base_ignore(os_write_all(STDERR_FILENO, b.ptr, b.len, NULL));
 }

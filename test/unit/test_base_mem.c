@@ -189,6 +189,17 @@ static void test_buf_printable(void **state)
     assert_string_equal(printable(&b, str_of(NULL), 0), "");
 }
 
+static void test_buf_quoted(void **state)
+{
+    (void)state;
+    base_autobuf struct buf b = BUF_INIT(100);
+    buf_add_quoted(&b, STR("a\"b\\c\n\t\x7f\xC3\xA4"));
+    assert_string_equal(b.ptr, "\"a\\\"b\\\\c\\n\\u0009\\u007f\xC3\xA4\"");
+    buf_clear(&b);
+    buf_add_quoted(&b, str_of(NULL));
+    assert_string_equal(b.ptr, "\"\"");
+}
+
 static void test_buf_nomem(void **state)
 {
     (void)state;
@@ -303,7 +314,7 @@ int main(void)
         cmocka_unit_test_teardown(test_buf_add, reset),       cmocka_unit_test_teardown(test_buf_ceiling, reset),
         cmocka_unit_test_teardown(test_buf_growth, reset),    cmocka_unit_test_teardown(test_buf_printf_grows, reset),
         cmocka_unit_test_teardown(test_buf_take, reset),      cmocka_unit_test_teardown(test_buf_printable, reset),
-        cmocka_unit_test_teardown(test_buf_nomem, reset),     cmocka_unit_test_teardown(test_arena_alloc, reset),
+        cmocka_unit_test_teardown(test_buf_nomem, reset),     cmocka_unit_test_teardown(test_buf_quoted, reset),     cmocka_unit_test_teardown(test_arena_alloc, reset),
         cmocka_unit_test_teardown(test_arena_grow, reset),
         cmocka_unit_test_teardown(test_arena_ceiling, reset), cmocka_unit_test_teardown(test_arena_nomem, reset),
     };

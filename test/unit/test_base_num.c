@@ -112,6 +112,11 @@ static void test_units_show(void **state)
     assert_string_equal(units_show_bytes(UINT64_C(34209414513), out), "31.86 GiB");
     assert_string_equal(units_show_bytes(UINT64_MAX, out), "16777216.00 TiB");
     assert_ptr_equal(units_show_bytes(1, out), out);
+    assert_string_equal(units_show_count(0, out), "0");
+    assert_string_equal(units_show_count(999, out), "999");
+    assert_string_equal(units_show_count(1000, out), "1,000");
+    assert_string_equal(units_show_count(262144, out), "262,144");
+    assert_string_equal(units_show_count(UINT64_MAX, out), "18,446,744,073,709,551,615");
     assert_string_equal(units_show_ms(0, out), "0 ms");
     assert_string_equal(units_show_ms(850, out), "850 ms");
     assert_string_equal(units_show_ms(12345, out), "12.3 s");
