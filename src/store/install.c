@@ -8,7 +8,6 @@
  */
 #include "store_int.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
 #include <unistd.h>
@@ -26,15 +25,10 @@ static bool is_leftover(const char *name)
 
 static int clean_folder(const struct store *s, const char *name, struct err *err)
 {
-    int fd = store_dir(s, name, err);
-    if (fd < 0)
-        return fd;
-    DIR *d = fdopendir(fd);
-    if (!d) {
-        os_closep(&fd);
-        return err_nomem(err);
-    }
-    int r = 0;
+    DIR *d;
+    int r = store_dir_read(s, name, &d, err);
+    if (r < 0)
+        return r;
     const struct dirent *e;
     while (r == 0 && (e = readdir(d)))
         if (is_leftover(e->d_name))
@@ -299,14 +293,10 @@ int store_runtime_add(struct store *s, const struct fleet_runtime *want, const s
 /* The one folder whose name begins with id, or is it. */
 static int find_id(struct store *s, const char *id, char out[NAME_MAX + 1], struct err *err)
 {
-    int fd = store_dir(s, "runtimes", err);
-    if (fd < 0)
-        return fd;
-    DIR *d = fdopendir(fd);
-    if (!d) {
-        os_closep(&fd);
-        return err_nomem(err);
-    }
+    DIR *d;
+    int r = store_dir_read(s, "runtimes", &d, err);
+    if (r < 0)
+        return r;
     size_t found = 0, len = strlen(id);
     const struct dirent *e;
     while ((e = readdir(d))) {

@@ -10,7 +10,6 @@
 #include "store_int.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <unistd.h>
@@ -47,6 +46,18 @@ int store_dir(const struct store *s, const char *name, struct err *err)
     char path[STORE_PATH_MAX];
     int r = store_path(s, path, err, "%s", name);
     return r < 0 ? r : os_open_dir(path, err);
+}
+
+int store_dir_read(const struct store *s, const char *name, DIR **ret, struct err *err)
+{
+    int fd = store_dir(s, name, err);
+    if (fd < 0)
+        return fd;
+    *ret = fdopendir(fd); /* closedir closes it */
+    if (*ret)
+        return 0;
+    os_closep(&fd);
+    return err_nomem(err);
 }
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
@@ -220,17 +231,12 @@ static int list_one(struct store *s, const char *id, struct store_runtime *list,
 
 int store_runtime_list(struct store *s, struct store_runtime **ret, size_t *ret_n, struct err *err)
 {
-    int fd = store_dir(s, "runtimes", err);
-    if (fd < 0)
-        return fd;
-    DIR *d = fdopendir(fd);
-    if (!d) {
-        os_closep(&fd);
-        return err_nomem(err);
-    }
+    DIR *d;
+    int r = store_dir_read(s, "runtimes", &d, err);
+    if (r < 0)
+        return r;
     struct store_runtime *list = NULL;
     size_t n = 0, cap = 0;
-    int r = 0;
     const struct dirent *e;
     while (r == 0 && (e = readdir(d))) {
         if (e->d_name[0] == '.' || !os_name_valid(str_of(e->d_name)))

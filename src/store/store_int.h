@@ -7,6 +7,7 @@
 
 #include "store.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -24,6 +25,8 @@ int store_path(const struct store *s, char out[STORE_PATH_MAX], struct err *err,
 int store_pathf(char out[STORE_PATH_MAX], struct err *err, const char *fmt, ...) BASE_PRINTF(3, 4) BASE_MUST_USE;
 /* Opens a folder of the store. */
 int store_dir(const struct store *s, const char *name, struct err *err) BASE_MUST_USE;
+/* ... to read its names. */
+int store_dir_read(const struct store *s, const char *name, DIR **ret, struct err *err) BASE_MUST_USE;
 struct manifest;
 /* A runtime as its manifest describes it, with its tree at root (NULL: where installed ones are). m NULL: all that is known is the name. */
 int store_fill(const struct store *s, const char *id, const char *root, const struct manifest *m, struct store_runtime *ret, struct err *err) BASE_MUST_USE;
