@@ -64,9 +64,19 @@ load common
 @test "berth(1) lists every command" {
 	run_split "$BERTH" help --man
 	[ "$status" -eq 0 ]
+	[[ $output == *".SH DESCRIPTION"*"fleet.yaml"*".SH COMMANDS"* ]]
 	for c in $("$BERTH" help --list); do
 		[[ $output == *".BR berth\\-$c (1)"* ]]
 	done
+}
+
+@test "paragraphs stay apart, in help and man page; examples are filled again behind" {
+	[[ $("$BERTH" status -h) == *"worker started"*$'\n\n--json prints'*$'\n\nA fleet that is not up'* ]]
+	for c in $("$BERTH" help --list); do
+		"$BERTH" help --man "$c" >"$scratch/$c.1"
+		[ "$(grep -c '^\.nf$' "$scratch/$c.1")" = "$(grep -c '^\.fi$' "$scratch/$c.1")" ]
+	done
+	[ "$(sed -n '/^.SH DESCRIPTION/,/^.SH OPTIONS/p' "$scratch/status.1" | grep -c '^\.PP$')" -ge 2 ]
 }
 
 @test "a misspelt command is told the nearest one" {

@@ -98,6 +98,7 @@ replay() {
 	python3 - "$output" <<-'EOT'
 		import json, sys
 		a, none, b = json.loads(sys.argv[1])
+		assert a["file"] == "assets/tiny/berth-tiny-q8_0.gguf" and none["file"].endswith("/nowhere.gguf")
 		assert a["format"] == "gguf" and a["version"] == 3 and a["role"] == "model", a
 		assert a["architecture"] == "llama" and a["context"] == 1024 and a["parameters"] == 1329792
 		assert a["layers"]["total"] == 4 and a["layers"]["full_attention"] == 4
