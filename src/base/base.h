@@ -129,6 +129,8 @@ char *buf_room(struct buf *b, size_t n);
 void buf_grew(struct buf *b, size_t n);
 void buf_drop_front(struct buf *b, size_t n); /* n <= len */
 int buf_status(const struct buf *b) BASE_MUST_USE;
+/* Marks b failed, for who adds what was made elsewhere and was not; code 0 does nothing, the first failure stays. */
+void buf_fail(struct buf *b, int code);
 struct str buf_str(const struct buf *b);
 /* Content as a terminated heap string; b becomes empty. NULL when failed or without memory. */
 char *buf_take(struct buf *b) BASE_MUST_USE;

@@ -185,6 +185,12 @@ void buf_drop_front(struct buf *b, size_t n)
     b->len -= n;
 }
 
+void buf_fail(struct buf *b, int code)
+{
+    if (!b->fail)
+        b->fail = code;
+}
+
 int buf_status(const struct buf *b)
 {
     return b->fail;

@@ -175,6 +175,5 @@ void fit_svg(const struct fit_view *v, struct buf *out)
     buf_addf(out, "<rect class=\"bg\" width=\"%d\" height=\"%d\" rx=\"10\"/>\n", PICTURE_WIDTH, height);
     buf_add_str(out, buf_str(&body));
     buf_add_c(out, "</svg>\n");
-    if (buf_status(&body) < 0)
-        out->fail = buf_status(&body);
+    buf_fail(out, buf_status(&body));
 }

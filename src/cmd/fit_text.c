@@ -59,7 +59,7 @@ void fit_table_add(struct os_table *t, bool color, struct buf *out)
 {
     base_autobuf struct buf text = BUF_INIT(1 << 20);
     if (!t || os_table_text(t, color, &text) < 0) {
-        out->fail = out->fail ? out->fail : -ENOMEM;
+        buf_fail(out, -ENOMEM);
         os_table_free(t);
         return;
     }

@@ -239,7 +239,7 @@ static void add_table(struct os_table *t, bool color, struct buf *out)
 {
     buf_add_char(out, '\n');
     if (!t || os_table_text(t, color, out) < 0)
-        out->fail = -ENOMEM;
+        buf_fail(out, -ENOMEM);
     os_table_free(t);
 }
 

@@ -26,7 +26,7 @@ write_fleet() {
 	[ "$status" -eq 0 ]
 	[ "$errors" = "fleet 'lonely' is not up" ]
 	[[ $output == SERVICE*medium*down*17770*m* ]]
-	[[ $output == *"router     http://127.0.0.1:18080  down"* ]]
+	[[ $output == *"router     http://127.0.0.1:18080  down"*$'\nendpoints  medium' ]]
 	run_split "$BERTH" status --json -f "$fleet"
 	[ "$(jq -r '.state, .services[0].state, .router.state, .services[0].memory_bytes' <<<"$output" | tr '\n' ' ')" = "down down down null " ]
 	[ ! -e "$BERTH_RUN" ]

@@ -189,6 +189,20 @@ static void test_buf_printable(void **state)
     assert_string_equal(printable(&b, str_of(NULL), 0), "");
 }
 
+static void test_buf_fail(void **state)
+{
+    (void)state;
+    base_autobuf struct buf b = BUF_INIT(100);
+    buf_add_c(&b, "a");
+    buf_fail(&b, 0);
+    assert_int_equal(buf_status(&b), 0);
+    buf_fail(&b, -ENOMEM);
+    buf_fail(&b, -E2BIG);
+    buf_add_c(&b, "b");
+    assert_int_equal(buf_status(&b), -ENOMEM);
+    assert_string_equal(b.ptr, "a");
+}
+
 static void test_buf_quoted(void **state)
 {
     (void)state;
@@ -314,7 +328,8 @@ int main(void)
         cmocka_unit_test_teardown(test_buf_add, reset),       cmocka_unit_test_teardown(test_buf_ceiling, reset),
         cmocka_unit_test_teardown(test_buf_growth, reset),    cmocka_unit_test_teardown(test_buf_printf_grows, reset),
         cmocka_unit_test_teardown(test_buf_take, reset),      cmocka_unit_test_teardown(test_buf_printable, reset),
-        cmocka_unit_test_teardown(test_buf_nomem, reset),     cmocka_unit_test_teardown(test_buf_quoted, reset),     cmocka_unit_test_teardown(test_arena_alloc, reset),
+        cmocka_unit_test_teardown(test_buf_nomem, reset),     cmocka_unit_test_teardown(test_buf_quoted, reset),
+        cmocka_unit_test_teardown(test_buf_fail, reset),     cmocka_unit_test_teardown(test_arena_alloc, reset),
         cmocka_unit_test_teardown(test_arena_grow, reset),
         cmocka_unit_test_teardown(test_arena_ceiling, reset), cmocka_unit_test_teardown(test_arena_nomem, reset),
     };
