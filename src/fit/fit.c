@@ -242,8 +242,7 @@ static void sum_up(struct fit_run *x)
     }
 }
 
-/* A knob can lower everything but what is there by itself. */
-static enum fit_term largest_term(const struct fit_use *u)
+enum fit_term fit_largest_term(const struct fit_use *u)
 {
     enum fit_term best = FIT_WEIGHTS;
     for (int t = 0; t < FIT_EXTRA; t++)
@@ -273,7 +272,7 @@ static void judge(struct fit_run *x)
         }
     }
     r->fits = least >= 0;
-    r->binds_term = largest_term(&r->use[r->binds]);
+    r->binds_term = fit_largest_term(&r->use[r->binds]);
     r->gap_bytes = x->p->host > 1 ? (uint64_t)(high - low) : 0;
     for (size_t i = 0; i < r->n_notes; i++)
         if (r->notes[i].severity == FIT_REFUSED)

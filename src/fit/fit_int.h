@@ -217,9 +217,16 @@ bool fit_is_routed_expert(const char *tensor);
 
 int fit_placed_new(const struct fit_prepared *p, const struct model *m, const struct fit_override *overrides, size_t n, struct arena *a, struct fit_placed **ret, struct err *err) BASE_MUST_USE;
 struct fit_sums fit_sum_all(const struct model *m); /* every tensor in one buffer: a projector */
+/* The device whose buffers have that name, p->host for the CPU's, -1: none. */
+int fit_buffer_index(const struct fit_prepared *p, const char *buffer);
 /* Slots 0..n_layer to devices; ngl UINT32_MAX: all. */
 void fit_place_layers(const struct fit_run *x, uint32_t n_layer, uint32_t ngl, const uint16_t *devices, size_t n_devices, uint16_t *ret);
 void fit_place_weights(struct fit_run *x, const struct fit_context *c, uint32_t cpu_moe, bool nextn);
+
+/* ---- fit.c ---- */
+
+/* Of what a knob can lower, which is everything but what is there by itself. */
+enum fit_term fit_largest_term(const struct fit_use *u);
 
 /* ---- cache.c ---- */
 

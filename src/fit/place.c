@@ -105,7 +105,7 @@ struct matcher {
     int target[FIT_OVERRIDES_MAX]; /* device index, host; -1 unknown */
 };
 
-static int buffer_index(const struct fit_prepared *p, const char *buffer)
+int fit_buffer_index(const struct fit_prepared *p, const char *buffer)
 {
     if (str_eq_c(str_of(buffer), "CPU"))
         return (int)p->host;
@@ -140,7 +140,7 @@ static int matcher_init(struct matcher *m, struct err *err)
         int r = fit_regex_new(m->pm->overrides[i].pattern, &m->re[i], err);
         if (r < 0)
             return r;
-        m->target[i] = buffer_index(m->p, m->pm->overrides[i].buffer);
+        m->target[i] = fit_buffer_index(m->p, m->pm->overrides[i].buffer);
         m->pm->override_no_buffer[i] = m->target[i] < 0;
     }
     return 0;

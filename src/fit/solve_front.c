@@ -105,15 +105,6 @@ static int own_note(struct fit_result *r, const char *rule, const char *what, ui
     return 0;
 }
 
-static enum fit_term largest_term(const struct fit_use *u)
-{
-    enum fit_term best = FIT_WEIGHTS;
-    for (int t = 0; t < FIT_EXTRA; t++)
-        if (u->terms[t].bytes > u->terms[best].bytes)
-            best = (enum fit_term)t;
-    return best;
-}
-
 /* What all services together leave. */
 static void share_left(const struct solve *x, struct fit_choice *of_point)
 {
@@ -139,7 +130,7 @@ static void share_left(const struct solve *x, struct fit_choice *of_point)
         r->gap_bytes = v.gap;
         r->fits = v.fits;
         r->binds = binds;
-        r->binds_term = largest_term(&r->use[binds]);
+        r->binds_term = fit_largest_term(&r->use[binds]);
     }
 }
 

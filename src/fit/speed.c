@@ -15,18 +15,6 @@
 
 /* ---- prepared ------------------------------------------------------------------------------------------------------------ */
 
-static int target_of(const struct fit_prepared *p, const char *buffer)
-{
-    if (str_eq_c(str_of(buffer), "CPU"))
-        return (int)p->host;
-    for (size_t i = 0; i < p->in.n_devices; i++) {
-        const struct fit_device *d = &p->in.devices[i];
-        if (str_eq_c(str_of(buffer), d->buffer ? d->buffer : d->name))
-            return (int)i;
-    }
-    return -1;
-}
-
 /* Tables that rows are looked up in are never read whole. */
 static bool is_read(const struct fit_placed *pm, const struct model_tensor *t)
 {
@@ -43,7 +31,7 @@ static void add_overridden(const struct fit_prepared *p, struct fit_regex *const
         size_t k = 0;
         while (k < pm->n_overrides && !fit_regex_search(re[k], t->name))
             k++;
-        int d = k < pm->n_overrides ? target_of(p, pm->overrides[k].buffer) : -1;
+        int d = k < pm->n_overrides ? fit_buffer_index(p, pm->overrides[k].buffer) : -1;
         if (d < 0)
             continue;
         uint64_t *sum = fit_is_routed_expert(t->name) ? &ret->fixed_experts[d] : &ret->fixed_dense[d];
