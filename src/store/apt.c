@@ -22,7 +22,6 @@
 #define UPDATE_MS 900000ull     /* 10 MB of index */
 #define FETCH_MS 14400000ull    /* a CUDA closure on a slow line */
 #define TICK_MS 200
-#define DEFAULT_MIRROR "http://deb.debian.org/debian"
 
 /* ---- what apt says ------------------------------------------------------------------------------------------- */
 
@@ -400,16 +399,16 @@ static int find_mirror(struct apt *apt, struct err *err)
         apt->mirror = arena_dup(apt->arena, m);
         return apt->mirror ? 0 : err_nomem(err);
     }
-    /* Sources that apt cannot read give no mirror, which is no reason to fail here. */
+    /* Sources that apt cannot read give no mirror. */
     static const char *const argv[] = {"apt-get", "update", "--print-uris", NULL};
     base_autobuf struct buf out = BUF_INIT(OUTPUT_MAX);
     int r = run_quick(apt, argv, "reading the machine's mirrors", &out, err);
     if (r == -ENOENT || r == -ENOMEM)
         return r;
-    apt->mirror = r < 0 ? NULL : apt_mirror_parse(buf_str(&out), apt->arena);
-    if (!apt->mirror)
-        apt->mirror = DEFAULT_MIRROR;
-    return 0;
+    const char *found = r < 0 ? NULL : apt_mirror_parse(buf_str(&out), apt->arena);
+    if (found)
+        apt->mirror = found;
+    return found ? 0 : err_set(err, -EDESTADDRREQ, "this machine's apt sources name no Debian mirror: name one with 'berth runtime add --mirror URL'");
 }
 
 /* apt's configuration and sources have no way to quote these. */

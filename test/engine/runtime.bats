@@ -69,6 +69,19 @@ assert r["engine"] == "llama.cpp" and r["source"] == "debian:forky" and r["compl
 	[ -z "$(ls -A "$BERTH_STATE/store/runtimes")" ]
 }
 
+@test "apt sources without a Debian mirror: the error says to name one" {
+	command -v mount >/dev/null || skip "no mount"
+	export BERTH_STATE=$scratch/empty
+	: >"$scratch/none"
+	run_split unshare --mount sh -c 'mount -t tmpfs tmpfs /etc/apt/sources.list.d
+		[ ! -e /etc/apt/sources.list ] || mount --bind "$1" /etc/apt/sources.list
+		shift
+		exec "$@"' sh "$scratch/none" "$BERTH" runtime add debian:forky "${packages[@]}"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"apt sources name no Debian mirror"*"--mirror URL"* ]] || { echo "$errors"; false; }
+	[ -z "$(ls -A "$BERTH_STATE/store/runtimes")" ]
+}
+
 @test "kill -9 during an install leaves no runtime, and the next install cleans up" {
 	own_state
 	for delay in 0.05 0.3 0.6 0.9 1.2; do
