@@ -308,10 +308,10 @@ static int measure(const struct fit_input *in, const struct measure_files *files
     r = store_open(&dirs, &store, err);
     if (r == 0)
         r = store_runtime_list(store, &list, &n, err);
-    while (r == 0 && at < n && (strcmp(list[at].engine, "llama.cpp") != 0 || !list[at].complete))
+    while (r == 0 && at < n && (strcmp(list[at].engine, "llama.cpp") != 0 || !list[at].complete || !strstr(list[at].packages, "libggml0-backend-rpc")))
         at++;
     if (r == 0 && at == n)
-        r = err_set(err, -ENOENT, "no runtime in the store");
+        r = err_set(err, -ENOENT, "no runtime with ggml-rpc-server in the store");
     if (r == 0 && !mkdtemp(folder))
         r = err_sys(err, -errno, "cannot make a folder");
     if (r == 0) {
