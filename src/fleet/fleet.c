@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <os/os.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@ struct fleet *fleet_free(struct fleet *f)
 {
     if (f) {
         struct owned *o = base_container(f, struct owned, fleet);
+        f->lock = fleet_lock_free(f->lock);
         (void)arena_free(o->arena); /* which holds o itself */
     }
     return NULL;
@@ -153,13 +155,41 @@ int fleet_parse(struct str text, const char *path, const struct fleet_options *o
     return 0;
 }
 
+/* The lock beside the file, and from it the commits. The models are the reader's own, so what is const to others is not to it. */
+static int take_lock(struct fleet *f, struct err *err)
+{
+    base_autobuf struct buf path = BUF_INIT((size_t)2 * PATH_MAX);
+    fleet_lock_path(f->file, &path);
+    if (buf_status(&path) < 0)
+        return err_nomem(err);
+    int rc = fleet_lock_load(path.ptr, &f->lock, err);
+    if (rc == -ENOENT)
+        return 0;
+    struct fleet_model *models = (struct fleet_model *)f->models;
+    for (size_t i = 0; rc == 0 && i < f->n_models; i++) {
+        const struct fleet_lock_model *l = fleet_lock_of(f, &models[i]);
+        models[i].commit = l ? l->commit : NULL;
+    }
+    return rc;
+}
+
 int fleet_load(const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err)
 {
     base_autobuf struct buf text = BUF_INIT(CONF_YAML_MAX);
+    struct fleet *f = NULL;
     int rc = os_read_file(AT_FDCWD, path, &text, err);
     if (rc == -EFBIG)
         return err_set(err, -EINVAL, "%s:1:1: the file is larger than %zu KiB", path, CONF_YAML_MAX / 1024);
-    return rc < 0 ? rc : fleet_parse(buf_str(&text), path, opt, ret, err);
+    if (rc == 0)
+        rc = fleet_parse(buf_str(&text), path, opt, &f, err);
+    if (rc < 0)
+        return rc;
+    rc = take_lock(f, err);
+    if (rc < 0)
+        f = fleet_free(f);
+    else
+        *ret = f;
+    return rc;
 }
 
 const struct fleet_service *fleet_service_find(const struct fleet *f, const char *name)

@@ -70,6 +70,7 @@ struct fleet_model {
     enum fleet_model_source source;
     const char *source_arg; /* file: absolute folder (a relative one is taken from fleet.yaml's folder); hf: "org/repo" */
     const char *revision;   /* hf: "main" when not given; file: NULL */
+    const char *commit;     /* hf: what fleet.lock says the revision is, as long as it is of this source and revision; NULL: not locked */
     const char *weights;    /* required; the first part of a split set names the set */
     const char *projector, *drafter; /* NULL */
     const char *template_file;       /* absolute (a relative one is taken from fleet.yaml's folder), or NULL */
@@ -177,6 +178,7 @@ struct fleet {
     const struct fleet_endpoint *endpoints; /* without `endpoints:` each service is one, by its own name */
     size_t n_endpoints;
     struct fleet_router router;
+    struct fleet_lock *lock; /* of fleet.lock beside the file; NULL when there is none */
 };
 
 /* What the caller knows and fleet may not: the engine kinds that exist, and their flags. */
@@ -187,9 +189,9 @@ struct fleet_options {
     const char *(*flag_taken)(const char *engine, struct str word, const char **ret_flag);
 };
 
-/* Reads and validates a file. -EINVAL: unusable, err has the place; -ENOENT, -EACCES, ...: not readable, err has the path. */
+/* Reads and validates a file, and the lock beside it when there is one. -EINVAL: one of them is unusable, err has the place; -ENOENT, -EACCES, ...: not readable, err has the path. */
 int fleet_load(const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err) BASE_MUST_USE;
-/* As fleet_load from text; `path` names it in errors and gives its folder. */
+/* As fleet_load from text, without the lock; `path` names it in errors and gives its folder. */
 int fleet_parse(struct str text, const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err) BASE_MUST_USE;
 struct fleet *fleet_free(struct fleet *f);
 /* NULL when there is none of that name. */
@@ -198,3 +200,51 @@ const struct fleet_service *fleet_service_find(const struct fleet *f, const char
 bool fleet_service_local(const struct fleet_service *s);
 /* A name of a host, service, model, runtime: lower-case letters, digits, '-', '_', '.', beginning with a letter or digit; 1..FLEET_NAME_MAX. */
 bool fleet_name_valid(struct str name);
+
+/* ---- fleet.lock ---------------------------------------------------------------------------------------------------
+ *
+ * What the fleet's models and runtimes were when they were last pinned: JSON with "version": 1, sorted by name, so that a change shows as the lines that changed. */
+
+#define FLEET_LOCK_BYTES_MAX ((size_t)16 << 20) /* of the file: a line of some 150 bytes for each payload */
+#define FLEET_LOCK_FILES_MAX 16384              /* of one model; the largest split sets have some hundred parts */
+
+/* One file of a model. Exactly one of the digests is set, in lower-case hex: hubs know large files by sha256 and small ones by git's sha1 of a blob. */
+struct fleet_lock_file {
+    const char *path; /* below the source */
+    uint64_t bytes;
+    const char *sha256, *git_sha1;
+};
+struct fleet_lock_model {
+    const char *name;
+    const char *source;   /* as fleet_source_text has it */
+    const char *revision; /* hf: as declared; file: NULL */
+    const char *commit;   /* hf: 40 hex digits; file: NULL */
+    const struct fleet_lock_file *files;
+    size_t n_files;
+};
+struct fleet_lock_runtime {
+    const char *name, *source; /* "debian:forky" */
+    const char *digest;        /* sha256 in hex: of an archive or an image what it is pinned by, else that of its manifest */
+};
+struct fleet_lock {
+    const struct fleet_lock_model *models;
+    size_t n_models;
+    const struct fleet_lock_runtime *runtimes;
+    size_t n_runtimes;
+};
+/* The lock of a fleet file: its path with ".lock" for ".yaml" or ".yml", appended to out. */
+void fleet_lock_path(const char *fleet_file, struct buf *out);
+/* -ENOENT: there is none; -EINVAL: unusable, or written by a newer berth. All of it belongs to *ret. */
+int fleet_lock_load(const char *path, struct fleet_lock **ret, struct err *err) BASE_MUST_USE;
+/* As fleet_lock_load from text; path names it in errors. */
+int fleet_lock_parse(struct str text, const char *path, struct fleet_lock **ret, struct err *err) BASE_MUST_USE;
+/* Replaces the file at once. The lists of l may be in any order; it is the caller's and stays as it is. -EINVAL for what fleet_lock_load would refuse. */
+int fleet_lock_write(const struct fleet_lock *l, const char *path, struct err *err) BASE_MUST_USE;
+struct fleet_lock *fleet_lock_free(struct fleet_lock *l);
+/* NULL when there is none, or l or m is NULL. */
+const struct fleet_lock_model *fleet_lock_find_model(const struct fleet_lock *l, const char *name);
+const struct fleet_lock_file *fleet_lock_find_file(const struct fleet_lock_model *m, const char *path);
+/* What the lock says of a model as the fleet declares it: NULL too when it was locked from another source or revision. */
+const struct fleet_lock_model *fleet_lock_of(const struct fleet *f, const struct fleet_model *m);
+/* "hf:ORG/REPO"; "file:FOLDER", relative when it is in the fleet's folder, so that a lock may move with it. Appended to out. */
+void fleet_source_text(const struct fleet *f, const struct fleet_model *m, struct buf *out);

@@ -80,8 +80,32 @@ struct os_digest *os_digest_free(struct os_digest *d);
 int os_digest_add(struct os_digest *d, const void *data, size_t len) BASE_MUST_USE;
 /* Ends the digest; d can only be freed after it. */
 int os_digest_hex(struct os_digest *d, char ret[OS_SHA256_HEX]) BASE_MUST_USE;
+/* A running sha1 of a git blob of so many bytes: what a hub names small files by. os_digest_hex then writes 40 digits. */
+struct os_digest *os_digest_new_git(uint64_t bytes) BASE_MUST_USE;
+#define OS_SHA1_HEX 41
 /* Of a whole file, from its start; *ret_bytes (may be NULL) is what was read. */
 int os_digest_file(int dirfd, const char *path, char ret[OS_SHA256_HEX], uint64_t *ret_bytes, struct err *err) BASE_MUST_USE;
+
+/* A sha256 that can be interrupted: its state after a multiple of OS_SHA256_BLOCK bytes is kept, and taken up again later or by another thread. Nothing of it fails. */
+#define OS_SHA256_BYTES 32
+#define OS_SHA256_BLOCK 64
+struct os_sha256 {
+    uint32_t state[8];
+    uint64_t bytes;                /* hashed so far */
+    uint8_t rest[OS_SHA256_BLOCK]; /* bytes % OS_SHA256_BLOCK of them wait for their block */
+};
+void os_sha256_init(struct os_sha256 *h);
+/* As it was when os_sha256_state gave this state, after so many bytes. */
+void os_sha256_resume(struct os_sha256 *h, const uint8_t state[OS_SHA256_BYTES], uint64_t bytes);
+void os_sha256_update(struct os_sha256 *h, const void *data, size_t n);
+/* Only when the bytes so far are a multiple of OS_SHA256_BLOCK. */
+void os_sha256_state(const struct os_sha256 *h, uint8_t ret[OS_SHA256_BYTES]);
+/* h is used up by it. */
+void os_sha256_final(struct os_sha256 *h, uint8_t ret[OS_SHA256_BYTES]);
+/* Lower-case hexadecimal digits of n bytes into out (2 n + 1 bytes). Returns out. */
+const char *os_hex(const uint8_t *data, size_t n, char *out);
+/* The other way: false, with ret untouched, unless hex is exactly 2 n lower-case digits. */
+bool os_unhex(struct str hex, uint8_t *ret, size_t n) BASE_MUST_USE;
 
 /* ---- processes ------------------------------------------------------------------------------------------------ */
 

@@ -14,9 +14,10 @@ int store_payload_path(const struct store *s, const struct fleet_model *m, const
         return err_set(err, -EINVAL, "model '%s': '%s' is no file below its source", m->name, file);
     size_t before = ret->len;
     if (m->source == FLEET_MODEL_HF) {
-        if (!os_relpath_valid(str_of(m->source_arg)) || !os_name_valid(str_of(m->revision)))
-            return err_set(err, -EINVAL, "model '%s': '%s' at '%s' is no repository and revision", m->name, m->source_arg, m->revision);
-        buf_addf(ret, "%s/payloads/hf/%s/%s/%s", s->root, m->source_arg, m->revision, file);
+        const char *revision = m->commit ? m->commit : m->revision;
+        if (!os_relpath_valid(str_of(m->source_arg)) || !os_name_valid(str_of(revision)))
+            return err_set(err, -EINVAL, "model '%s': '%s' at '%s' is no repository and revision", m->name, m->source_arg, revision);
+        buf_addf(ret, "%s/payloads/hf/%s/%s/%s", s->root, m->source_arg, revision, file);
     } else {
         buf_addf(ret, "%s/%s", m->source_arg, file);
     }

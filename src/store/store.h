@@ -3,7 +3,8 @@
  * store: what berth keeps on disk and how an engine is started from it. Payload paths, runtimes with their manifests, verification, the launch recipe. Knows fleet's structs but no
  * engine's flags. Layout below os_dirs.state:
  *
- *   store/payloads/hf/ORG/REPO/REV/...   files of models from a hub
+ *   store/payloads/hf/ORG/REPO/REV/...   files of models from a hub; REV is the commit that fleet.lock pins, so that nothing below it ever changes, else the revision
+ *   store/manifests/SHA256               what a payload file was when it was proven, by the sha256 of its absolute path
  *   store/runtimes/ID/tree/              the engine and every library it needs, as a root file system without writable parts
  *   store/runtimes/ID/manifest.json      engine, version, source, packages, digest of every file; written last, so that a folder without it is no runtime
  *   store/debs/SHA256.deb                what a debian: runtime was made from, kept as its rollback and remote source
@@ -34,6 +35,34 @@ int store_payload_path(const struct store *s, const struct fleet_model *m, const
 /* Proves that every file that a model names is there, regular, readable and not empty; a weights file that names the first part of a split set (-00001-of-000NN.gguf) stands for all parts.
  * *ret_bytes: their sum. -ENOENT with the path and what to do (for hf: the URL to fetch it from). */
 int store_payload_check(const struct store *s, const struct fleet_model *m, uint64_t *ret_bytes, struct err *err) BASE_MUST_USE;
+
+/* ---- proofs of payload files ---------------------------------------------------------------------------------- */
+
+/* A file is proven in segments: a manifest keeps the chaining state of its sha256 after each, so that any one can be hashed by itself, by any thread, and damage has a place. Larger segments cost less to
+ * keep, smaller ones less to fetch again; this is 32 bytes for 16 MiB. */
+#define STORE_SEGMENT_BYTES ((uint64_t)16777216)
+#define STORE_PAYLOAD_MAX ((uint64_t)16 << 40) /* bytes of one file: a million segments */
+
+struct store_manifest {
+    uint64_t bytes;
+    uint8_t sha256[OS_SHA256_BYTES];
+    uint8_t git_sha1[20];                /* all zero: not known */
+    size_t n_states;                     /* store_states(bytes) */
+    uint8_t (*states)[OS_SHA256_BYTES];  /* states[i]: after segment i; heap, owned */
+};
+/* Segments of a file of so many bytes, and how many of them have a state: all but the last, whose end is the digest. */
+size_t store_segments(uint64_t bytes);
+size_t store_states(uint64_t bytes);
+/* What path (absolute) was when it was last proven. -ENOENT: never; one that is damaged itself counts as never. */
+int store_manifest_load(const struct store *s, const char *path, struct store_manifest *ret, struct err *err) BASE_MUST_USE;
+/* Records that path holds just this. The file's inode, size and times are kept with it, so that as long as they stay the same the file is known to be. -EBADMSG: it has another size. */
+int store_manifest_save(struct store *s, const char *path, const struct store_manifest *m, struct err *err) BASE_MUST_USE;
+void store_manifest_release(struct store_manifest *m);
+/* True when path was proven to be what want says and nothing has touched it since: one stat, nothing hashed. Of want only bytes and digests are read. */
+bool store_payload_proven(const struct store *s, const char *path, const struct fleet_lock_file *want);
+
+/* -ENOSPC when the file system that path will be on (its nearest folder that exists) has no room for so many more bytes; says how many are missing. */
+int store_space_check(const char *path, uint64_t need_bytes, struct err *err) BASE_MUST_USE;
 
 /* ---- runtimes --------------------------------------------------------------------------------------------------- */
 

@@ -87,6 +87,34 @@ const char *manifest_id(const struct manifest *m);
 /* True for 64 lower-case hex digits. */
 bool manifest_is_sha256(struct str s);
 
+/* ---- manifests of payload files ----------------------------------------------------------------------------------- */
+
+/* What changes whenever a file does. */
+struct stamp {
+    uint64_t device, inode, bytes, mtime_ns, ctime_ns;
+};
+struct stamp stamp_of(const struct stat *st);
+bool stamp_same(const struct stamp *a, const struct stamp *b);
+
+/* A manifest as it is on disk: with its file's path and stamp. */
+struct segments {
+    char *path;
+    struct stamp stamp;
+    struct store_manifest m;
+};
+void segments_release(struct segments *g);
+void segments_text(const struct store_manifest *m, const struct stamp *stamp, const char *path, struct buf *out);
+/* -EBADMSG for anything that segments_text did not write. */
+int segments_parse(struct str text, struct segments *ret, struct err *err) BASE_MUST_USE;
+/* The manifest file dirfd/name. */
+int segments_read(int dirfd, const char *name, struct segments *ret, struct err *err) BASE_MUST_USE;
+/* The manifest of path; -ENOENT when it has none that is sound. */
+int segments_load(const struct store *s, const char *path, struct segments *ret, struct err *err) BASE_MUST_USE;
+/* The stamp is the file's before it was read. */
+int segments_save(struct store *s, const char *path, const struct store_manifest *m, const struct stamp *stamp, struct err *err) BASE_MUST_USE;
+/* Of the bytes and digests that want names. */
+bool segments_match(const struct store_manifest *m, const struct fleet_lock_file *want);
+
 /* ---- trees of files --------------------------------------------------------------------------------------------- */
 
 /* Makes every folder 0755 and every file 0755 or 0644, root's when we are root; set-id bits go. Devices, sockets and pipes are refused. */
