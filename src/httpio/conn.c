@@ -486,7 +486,7 @@ static uint64_t read_due(const struct httpio_conn *c, uint64_t now)
         return httpio_later(c->since, HTTPIO_LINGER_MS);
     switch (c->phase) {
     case PHASE_IDLE:
-        return limit_at(c->since, l->idle_ms);
+        return limit_at(c->since, net_stream_greeted(c->stream) ? l->idle_ms : l->head_ms);
     case PHASE_HEAD:
         return limit_at(c->since, l->head_ms);
     case PHASE_BODY:

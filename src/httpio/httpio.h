@@ -13,7 +13,7 @@
 /* Every limit of a connection, with its default. 0: none. Times are kept to about 50 ms. What a limit strikes is answered, when it can be: 408 for a head or body
  * that does not come, 431 for a head that is too large, 400 for what is malformed, 503 for too many, each with {"error":{"message","type","code"}} and a close. */
 struct httpio_limits {
-    uint64_t head_ms;         /* first byte of a head to its end: 10 s */
+    uint64_t head_ms;         /* first byte of a head to its end, and of a connection's TLS handshake: 10 s */
     uint64_t idle_ms;         /* a kept-alive connection without a request: 60 s */
     uint64_t body_stall_ms;   /* no byte of a body that is being read: 60 s */
     uint64_t write_stall_ms;  /* no progress of what is being sent: 60 s */
@@ -45,6 +45,8 @@ struct httpio_server_ops {
 struct httpio_server *httpio_server_new(struct net_loop *l, const struct httpio_limits *limits, const struct httpio_server_ops *ops, void *ctx) BASE_MUST_USE;
 /* Serves a listening descriptor, which it owns from now on, also on failure. May be called for several. */
 int httpio_server_add(struct httpio_server *s, int fd, struct err *err) BASE_MUST_USE;
+/* The same over TLS. Takes a reference. */
+int httpio_server_add_tls(struct httpio_server *s, int fd, struct net_tls *tls, struct err *err) BASE_MUST_USE;
 /* Stops accepting; kept-alive connections without a request are closed, the others after their exchange ("Connection: close"). cb comes once none is left, at the latest after
  * deadline_ms, when the rest is closed. */
 void httpio_server_drain(struct httpio_server *s, uint64_t deadline_ms, void (*cb)(void *ctx), void *ctx);

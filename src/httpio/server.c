@@ -63,7 +63,7 @@ static void on_accept(void *ctx, struct net_stream *stream)
     httpio_conn_accept(p->server, stream);
 }
 
-int httpio_server_add(struct httpio_server *s, int fd, struct err *err)
+static int add(struct httpio_server *s, int fd, struct net_tls *tls, struct err *err)
 {
     struct httpio_port *p = calloc(1, sizeof(*p));
     int r;
@@ -79,8 +79,20 @@ int httpio_server_add(struct httpio_server *s, int fd, struct err *err)
         free(p);
         return r;
     }
+    if (tls)
+        net_listener_set_tls(p->listener, tls);
     LIST_INSERT_HEAD(&s->ports, p, link);
     return 0;
+}
+
+int httpio_server_add(struct httpio_server *s, int fd, struct err *err)
+{
+    return add(s, fd, NULL, err);
+}
+
+int httpio_server_add_tls(struct httpio_server *s, int fd, struct net_tls *tls, struct err *err)
+{
+    return add(s, fd, tls, err);
 }
 
 static void close_ports(struct httpio_server *s)

@@ -21,6 +21,7 @@ struct net_listener {
     struct net_loop *loop;
     void (*on_accept)(void *ctx, struct net_stream *s);
     void *ctx;
+    struct net_tls *tls; /* NULL: plain */
     uv_poll_t poll;
     uv_timer_t timer;
 };
@@ -74,6 +75,11 @@ static bool accept_one(struct net_listener *l)
         starve(l);
         return false;
     }
+    if (l->tls && net_tls_begin(s, l->tls) < 0) {
+        (void)net_stream_close(s, true);
+        starve(l);
+        return false;
+    }
     l->on_accept(l->ctx, s);
     return !l->closing;
 }
@@ -99,6 +105,7 @@ static void handle_closed(uv_handle_t *handle)
     if (--l->open_handles > 0)
         return;
     l->magic = NET_MAGIC_DEAD;
+    (void)net_tls_unref(l->tls);
     free(l);
 }
 
@@ -140,4 +147,10 @@ struct net_listener *net_listener_close(struct net_listener *l)
     uv_close((uv_handle_t *)&l->timer, handle_closed);
     (void)close(l->fd); /* libuv has let go of it */
     return NULL;
+}
+
+void net_listener_set_tls(struct net_listener *l, struct net_tls *t)
+{
+    assert(l->magic == NET_MAGIC_LISTENER && !l->tls);
+    l->tls = net_tls_ref(t);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * net: the event loop, timers, signals, descriptors to watch, and TCP and unix streams, on libuv. Owns every libuv handle's life: a caller holds an opaque pointer and gives it
+ * net: the event loop, timers, signals, descriptors to watch, and TCP, TLS and unix streams, on libuv and OpenSSL. Owns every libuv handle's life: a caller holds an opaque pointer and gives it
  * back with the close function; memory is freed by the last close callback only. After *_close no callback of that object comes any more except a
  * stream's on_close. One loop, one thread: nothing here may be called from another thread.
  */
@@ -97,3 +97,24 @@ int net_socket_addr(int fd, struct net_addr *ret) BASE_MUST_USE;
  * descriptors pauses accepting for 100 ms. */
 int net_listener_new(struct net_loop *l, int fd, void (*on_accept)(void *ctx, struct net_stream *s), void *ctx, struct net_listener **ret, struct err *err) BASE_MUST_USE;
 struct net_listener *net_listener_close(struct net_listener *l);
+
+/* ---- TLS ------------------------------------------------------------------------------------------------------------ */
+
+/* A server's certificate (its chain behind it) and key, both PEM. Counted; may be shared by listeners of any thread, and all of these functions called from any. TLS 1.2 and 1.3, ALPN http/1.1. */
+struct net_tls;
+#define NET_PEM_MAX ((size_t)256 * 1024) /* of either: chains of certificates have a few kilobytes */
+/* -EINVAL: they cannot be used, with the reason. */
+int net_tls_new(struct str certificate, struct str key, struct net_tls **ret, struct err *err) BASE_MUST_USE;
+/* Connections from here on get this pair; others keep theirs. On failure nothing changes. */
+int net_tls_replace(struct net_tls *t, struct str certificate, struct str key, struct err *err) BASE_MUST_USE;
+struct net_tls *net_tls_ref(struct net_tls *t);
+struct net_tls *net_tls_unref(struct net_tls *t); /* takes NULL; returns NULL */
+struct net_tls_stats {
+    uint64_t done, failed, left; /* handshakes: complete; refused by either side; not complete when the connection ended */
+};
+void net_tls_stats(struct net_tls *t, struct net_tls_stats *ret);
+/* Streams that the listener accepts from here on speak TLS: on_data and net_stream_write are what is inside. Bytes cannot be written before the peer has sent some. An end that the peer did not announce is
+ * -ECONNRESET for on_end; net_stream_shutdown and a close without reset announce ours. Takes a reference. */
+void net_listener_set_tls(struct net_listener *l, struct net_tls *t);
+/* False while a TLS handshake is not complete. */
+bool net_stream_greeted(const struct net_stream *s);

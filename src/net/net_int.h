@@ -20,12 +20,14 @@
 #define NET_MAGIC_DEAD 0xdeadbeefu /* written before memory is freed */
 
 #define NET_READ_BYTES ((size_t)64 * 1024)         /* the loop's one read buffer: what one read may take */
+#define NET_PLAIN_BYTES ((size_t)16 * 1024)        /* of one TLS record */
 #define NET_QUEUE_MAX ((size_t)1024 * 1024 * 1024) /* most bytes a stream may queue: owners bound what they send well below */
 #define NET_PARTS 16                               /* parts handed to the kernel at once */
 #define NET_ACCEPT_BATCH 64                        /* connections accepted before others get their turn */
 #define NET_ACCEPT_PAUSE_MS 100                    /* without descriptors: how long nothing is accepted */
 
 struct net_stream;
+struct net_tls_conn;
 
 struct net_loop {
     uint32_t magic;
@@ -35,6 +37,7 @@ struct net_loop {
     bool closing;
     bool running;
     char rbuf[NET_READ_BYTES];             /* data is handed on before the next read, so one buffer serves all streams */
+    char plain[NET_PLAIN_BYTES];           /* the same after TLS */
 };
 
 struct net_stream {
@@ -50,6 +53,7 @@ struct net_stream {
     bool closing;
     int error;      /* first error of writing or reading, 0 none */
     struct net_loop *loop;
+    struct net_tls_conn *tls; /* NULL: bytes go as they are */
     struct net_stream_ops ops;
     void *ctx;
     struct buf flight, wait; /* being written; to be written after that */
@@ -68,6 +72,21 @@ struct net_stream {
 
 /* A stream on an accepted descriptor, without ops and with reading stopped. Owns fd also on failure. */
 int net_stream_adopt(struct net_loop *l, int fd, struct net_stream **ret) BASE_MUST_USE;
+
+/* Sends bytes as they are; as net_stream_write. */
+int net_stream_send(struct net_stream *s, const struct str *parts, size_t n_parts) BASE_MUST_USE;
+
+/* ---- tls.c ---- */
+/* Makes a fresh stream a server's end of TLS. */
+int net_tls_begin(struct net_stream *s, struct net_tls *t) BASE_MUST_USE;
+void net_tls_end(struct net_stream *s); /* frees; a stream without TLS is fine */
+/* Takes what the loop has read and hands on what is inside. 0, 1: the peer has said that nothing follows, -EPROTO: broken. The stream may be closing when it returns. */
+int net_tls_feed(struct net_stream *s, struct str data) BASE_MUST_USE;
+/* -EPROTO: broken, or before the handshake is complete. */
+int net_tls_write(struct net_stream *s, const struct str *parts, size_t n_parts) BASE_MUST_USE;
+/* Says that nothing follows. */
+void net_tls_farewell(struct net_stream *s);
+bool net_tls_greeted(const struct net_stream *s);
 
 /* Fills ss; returns its length, 0 when the address is not valid. */
 socklen_t net_addr_sockaddr(const struct net_addr *a, struct sockaddr_storage *ss);

@@ -46,6 +46,7 @@ static void stream_closed(uv_handle_t *handle)
     assert(s->magic == NET_MAGIC_STREAM && s->closing);
     if (s->ops.on_close)
         s->ops.on_close(s->ctx);
+    net_tls_end(s);
     buf_release(&s->flight);
     buf_release(&s->wait);
     s->magic = NET_MAGIC_DEAD;
@@ -64,6 +65,8 @@ struct net_stream *net_stream_close(struct net_stream *s, bool reset)
     if (!s)
         return NULL;
     assert(s->magic == NET_MAGIC_STREAM && !s->closing);
+    if (s->tls && !reset && s->error == 0 && !s->shut)
+        net_tls_farewell(s);
     s->closing = true;
     if (s->late) {
         s->late = false;
@@ -148,6 +151,23 @@ static void alloc_cb(uv_handle_t *handle, size_t wanted, uv_buf_t *buf)
     *buf = uv_buf_init(s->loop->rbuf, sizeof(s->loop->rbuf));
 }
 
+static void deliver(struct net_stream *s, struct str data)
+{
+    if (s->tls) {
+        int r = net_tls_feed(s, data);
+
+        if (r == 0 || s->closing || s->late)
+            return;
+        if (s->reading)
+            (void)uv_read_stop(&s->uv.stream);
+        if (r < 0 && s->error == 0)
+            s->error = r;
+        report_end(s, s->error);
+    } else if (s->ops.on_data) {
+        s->ops.on_data(s->ctx, data);
+    }
+}
+
 /* libuv makes up an end when the descriptor is hung up after a short read, and would hide a reset behind it, which cuts a message where an end completes
  * it. So the kernel is asked. */
 static void read_rest(struct net_stream *s)
@@ -156,13 +176,15 @@ static void read_rest(struct net_stream *s)
 
     do {
         n = recv(stream_fd(s), s->loop->rbuf, sizeof(s->loop->rbuf), MSG_DONTWAIT);
-        if (n > 0 && s->ops.on_data)
-            s->ops.on_data(s->ctx, (struct str){s->loop->rbuf, (size_t)n});
-        if (s->closing)
+        if (n > 0)
+            deliver(s, (struct str){s->loop->rbuf, (size_t)n});
+        if (s->closing || s->ended)
             return;
     } while (n > 0 || (n < 0 && errno == EINTR));
     if (n < 0 && errno != EAGAIN && s->error == 0)
         s->error = -errno;
+    if (s->tls && s->error == 0)
+        s->error = -ECONNRESET; /* an end that was not announced may be anybody's doing */
     report_end(s, s->error);
 }
 
@@ -172,8 +194,7 @@ static void read_cb(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 
     assert(s->magic == NET_MAGIC_STREAM && !s->closing);
     if (n > 0) {
-        if (s->ops.on_data)
-            s->ops.on_data(s->ctx, (struct str){buf->base, (size_t)n});
+        deliver(s, (struct str){buf->base, (size_t)n});
     } else if (n == UV_EOF) {
         (void)uv_read_stop(stream);
         read_rest(s);
@@ -301,6 +322,21 @@ static ssize_t send_now(struct net_stream *s, const struct str *parts, size_t n_
 
 int net_stream_write(struct net_stream *s, const struct str *parts, size_t n_parts)
 {
+    if (!s->tls)
+        return net_stream_send(s, parts, n_parts);
+    assert(s->magic == NET_MAGIC_STREAM);
+    if (s->closing || s->error != 0 || s->shut)
+        return -EPIPE;
+    if (net_tls_write(s, parts, n_parts) < 0) {
+        if (s->error == 0)
+            broke(s, -EPROTO);
+        return -EPIPE;
+    }
+    return 0;
+}
+
+int net_stream_send(struct net_stream *s, const struct str *parts, size_t n_parts)
+{
     size_t total = 0, skip = 0;
 
     assert(s->magic == NET_MAGIC_STREAM);
@@ -358,6 +394,8 @@ void net_stream_shutdown(struct net_stream *s)
     assert(s->magic == NET_MAGIC_STREAM && !s->closing);
     if (s->shut)
         return;
+    if (s->tls && s->error == 0)
+        net_tls_farewell(s);
     s->shut = true;
     if (!s->connecting && !s->flying)
         finish_sending(s);
@@ -463,6 +501,11 @@ int net_stream_from_fd(struct net_loop *l, int fd, const struct net_stream_ops *
     net_stream_read(s, true);
     *ret = s;
     return 0;
+}
+
+bool net_stream_greeted(const struct net_stream *s)
+{
+    return !s->tls || net_tls_greeted(s);
 }
 
 int net_stream_peer_cred(const struct net_stream *s, pid_t *ret_pid, uid_t *ret_uid)
