@@ -15,8 +15,8 @@
 struct up_service *up_service_named(struct up *u, struct str name)
 {
     for (size_t i = 0; i < u->n_services; i++)
-        if (str_eq_c(name, u->services[i].service->name))
-            return &u->services[i];
+        if (str_eq_c(name, u->services[i]->service->name))
+            return u->services[i];
     return NULL;
 }
 
@@ -28,9 +28,9 @@ static void finish_if_gone(struct up *u)
     if (u->phase != UP_STOPPING || !u->services_stopping)
         return;
     for (size_t i = 0; i < u->n_services; i++) {
-        if (!u->services[i].run)
+        if (!u->services[i]->run)
             continue;
-        run_info(u->services[i].run, &info);
+        run_info(u->services[i]->run, &info);
         if (info.state != RUN_ABSENT)
             return;
     }
@@ -44,8 +44,8 @@ static void stop_services(struct up *u)
     uint64_t left = u->stop_by_ms > now ? u->stop_by_ms - now : 0;
     u->services_stopping = true;
     for (size_t i = 0; i < u->n_services; i++)
-        if (u->services[i].run)
-            run_stop(u->services[i].run, left);
+        if (u->services[i]->run)
+            run_stop(u->services[i]->run, left);
     finish_if_gone(u);
 }
 
@@ -88,8 +88,8 @@ static void hurry(struct up *u)
     u->stop_by_ms = 0;
     up_router_kill(u);
     for (size_t i = 0; u->services_stopping && i < u->n_services; i++)
-        if (u->services[i].run)
-            run_stop(u->services[i].run, 0);
+        if (u->services[i]->run)
+            run_stop(u->services[i]->run, 0);
 }
 
 void up_fail(struct up *u, const char *subject, const char *text)
@@ -117,7 +117,7 @@ static bool all_ready(const struct up *u)
 {
     struct run_info info;
     for (size_t i = 0; i < u->n_services; i++) {
-        run_info(u->services[i].run, &info);
+        run_info(u->services[i]->run, &info);
         if (info.state != RUN_READY)
             return false;
     }
@@ -197,7 +197,7 @@ static void on_tick(void *ctx)
 static void start_services(struct up *u)
 {
     for (size_t i = 0; u->phase == UP_STARTING && i < u->n_services; i++)
-        base_ignore(run_start(u->services[i].run, NULL)); /* a failure is a state, told by on_state */
+        base_ignore(run_start(u->services[i]->run, NULL)); /* a failure is a state, told by on_state */
     if (u->n_services == 0)
         all_are_ready(u);
 }
@@ -209,7 +209,7 @@ static int make_services(struct up *u, struct err *err)
                               .log_dir = u->paths.logs, .work_dir = u->paths.work};
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < u->n_services; i++) {
-        struct up_service *s = &u->services[i];
+        struct up_service *s = u->services[i];
         rc = run_new(&u->env, s->service, &s->runtime->installed, s->runtime->confine, &ops, s, &s->run, err);
     }
     return rc;
@@ -266,7 +266,7 @@ static void release(struct up *u)
     up_control_close(u);
     up_router_release(u);
     for (size_t i = 0; i < u->n_services; i++)
-        u->services[i].run = run_free(u->services[i].run);
+        u->services[i]->run = run_free(u->services[i]->run);
     for (size_t i = 0; i < BASE_COUNT(u->signals) && u->loop; i++)
         u->signals[i] = net_signal_close(u->signals[i]);
     if (u->loop)
@@ -280,6 +280,8 @@ static void release(struct up *u)
         if (u->runtimes[i].found)
             store_runtime_release(&u->runtimes[i].installed);
     free(u->runtimes);
+    for (size_t i = 0; i < u->n_services; i++)
+        free(u->services[i]);
     free(u->services);
     os_closep(&u->store_fd);
     u->store = store_free(u->store);

@@ -147,9 +147,9 @@ void up_restart_step(struct up *u, struct run_service *run)
         restart_failed(u, r->at);
     } else if (i.state == RUN_READY && r->started) {
         r->done++;
-        size_t next = (size_t)(r->at - u->services) + 1;
+        size_t next = ++r->index;
         if (r->all && next < u->n_services)
-            restart_begin(u, &u->services[next]);
+            restart_begin(u, u->services[next]);
         else
             up_restart_end(u, NULL);
     }
@@ -157,7 +157,7 @@ void up_restart_step(struct up *u, struct run_service *run)
 
 static void on_restart(struct up *u, struct httpio_exchange *x, struct str query)
 {
-    struct up_service *s = u->n_services > 0 ? &u->services[0] : NULL;
+    struct up_service *s = u->n_services > 0 ? u->services[0] : NULL;
     bool all = query.len == 0;
     if (!all && !str_starts(query, STR("service="))) {
         answer_error(x, 400, "the query is 'service=NAME' or empty");

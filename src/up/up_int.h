@@ -88,6 +88,7 @@ struct up_control {
 struct up_restart {
     struct up_service *at; /* NULL: none */
     bool all;
+    size_t index; /* of `at`, when all */
     size_t done;
     bool started; /* `at` has been stopped and is starting */
 };
@@ -102,7 +103,7 @@ struct up {
     int lock_fd, store_fd;
     struct store *store;
     struct up_runtime *runtimes;
-    struct up_service *services; /* those that are started here */
+    struct up_service **services; /* those that are started here; each has its place for as long as it is there */
     size_t n_services;
 
     struct net_loop *loop;

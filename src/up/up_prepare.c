@@ -70,8 +70,8 @@ void up_record(struct up *u)
     struct run_service *list[FLEET_SERVICES_MAX];
     size_t n = 0;
     for (size_t i = 0; i < u->n_services; i++)
-        if (u->services[i].run)
-            list[n++] = u->services[i].run;
+        if (u->services[i]->run)
+            list[n++] = u->services[i]->run;
     struct err err;
     if (run_pids_write(u->paths.pids, list, n, &err) < 0)
         up_say(u, EVENT_WARN, "", "%s", err.text);
@@ -82,7 +82,7 @@ void up_record(struct up *u)
 static bool is_used(const struct up *u, const struct fleet_runtime *r)
 {
     for (size_t i = 0; i < u->n_services; i++)
-        if (u->services[i].service->runtime == r)
+        if (u->services[i]->service->runtime == r)
             return true;
     return false;
 }
@@ -139,7 +139,7 @@ static int prepare_runtimes(struct up *u, struct err *err)
             rc = prove(u, &u->runtimes[i], err);
     }
     for (size_t i = 0; i < u->n_services; i++)
-        u->services[i].runtime = &u->runtimes[u->services[i].service->runtime - f->runtimes];
+        u->services[i]->runtime = &u->runtimes[u->services[i]->service->runtime - f->runtimes];
     return rc;
 }
 
@@ -148,7 +148,7 @@ static int prepare_runtimes(struct up *u, struct err *err)
 static int check_payloads(struct up *u, struct err *err)
 {
     for (size_t i = 0; i < u->n_services; i++) {
-        const struct fleet_service *s = u->services[i].service;
+        const struct fleet_service *s = u->services[i]->service;
         uint64_t bytes;
         if (s->model && store_payload_check(u->store, s->model, &bytes, err) < 0)
             return err_prefix(err, "service '%s'", s->name);
@@ -160,7 +160,7 @@ static int check_ports(struct up *u, struct err *err)
 {
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < u->n_services; i++)
-        rc = run_port_check(u->services[i].service, err);
+        rc = run_port_check(u->services[i]->service, err);
     return rc;
 }
 
@@ -189,9 +189,15 @@ static int find_services(struct up *u, struct err *err)
     u->services = calloc(f->n_services + 1, sizeof(*u->services));
     if (!u->services)
         return err_nomem(err);
-    for (size_t i = 0; i < f->n_services; i++)
-        if (fleet_service_local(&f->services[i]))
-            u->services[u->n_services++] = (struct up_service){.up = u, .service = &f->services[i]};
+    for (size_t i = 0; i < f->n_services; i++) {
+        if (!fleet_service_local(&f->services[i]))
+            continue;
+        struct up_service *s = calloc(1, sizeof(*s));
+        if (!s)
+            return err_nomem(err);
+        *s = (struct up_service){.up = u, .service = &f->services[i]};
+        u->services[u->n_services++] = s;
+    }
     return 0;
 }
 

@@ -39,9 +39,9 @@ void up_router_tell(struct up *u)
     struct proxy_state states[FLEET_SERVICES_MAX];
     for (size_t i = 0; i < u->n_services; i++) {
         struct run_info info;
-        run_info(u->services[i].run, &info);
+        run_info(u->services[i]->run, &info);
         states[i] = (struct proxy_state){
-            .service = u->services[i].service, .ready = info.state == RUN_READY, .generation = info.generation};
+            .service = u->services[i]->service, .ready = info.state == RUN_READY, .generation = info.generation};
     }
     base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     if (proxy_config_text(u->fleet, states, u->n_services, &b) == 0)

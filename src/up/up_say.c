@@ -90,12 +90,12 @@ void up_progress_all(struct up *u)
 {
     for (size_t i = 0; i < u->n_services; i++) {
         struct run_info info;
-        if (!u->services[i].run)
+        if (!u->services[i]->run)
             continue;
-        run_info(u->services[i].run, &info);
+        run_info(u->services[i]->run, &info);
         /* What is finished has its line for good. */
         if (info.state != RUN_READY && info.state != RUN_FAILED && info.state != RUN_ABSENT)
-            up_progress_service(u, u->services[i].run, info.state);
+            up_progress_service(u, u->services[i]->run, info.state);
     }
 }
 
@@ -142,7 +142,7 @@ void up_print_table(struct up *u)
     if (!t)
         return;
     for (size_t i = 0; i < u->n_services; i++)
-        add_row(t, &u->services[i]);
+        add_row(t, u->services[i]);
     if (u->n_services > 0 && os_table_text(t, os_term_color(STDOUT_FILENO), &text) < 0)
         buf_clear(&text);
     os_table_free(t);

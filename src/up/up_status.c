@@ -19,8 +19,8 @@ static void put_pid(struct json_out *o, const char *key, pid_t pid)
 static const struct up_service *find(const struct up *u, const struct fleet_service *s)
 {
     for (size_t i = 0; u && i < u->n_services; i++)
-        if (u->services[i].service == s)
-            return &u->services[i];
+        if (u->services[i]->service == s)
+            return u->services[i];
     return NULL;
 }
 
