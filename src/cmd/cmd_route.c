@@ -2,7 +2,7 @@
  *
  * berth route: the router alone, for services that others start; and the router's worker, which `berth up` starts.
  */
-#include "cmd_int.h"
+#include "route_int.h"
 
 #include <errno.h>
 #include <net/net.h>
@@ -35,8 +35,16 @@ static int run_route(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
     int code = CMD_OK;
-    if (!cmd_parse(c, argc, argv, 0, 0, &a, &code))
+    if (!cmd_parse(c, argc, argv, 0, 2, &a, &code))
         return code;
+    if (a.n_words == 2 && str_eq_c(str_of(a.words[0]), "explain"))
+        return cmd_on_fleet(c, &a, route_explain);
+    if (a.n_words > 0 && str_eq_c(str_of(a.words[0]), "explain"))
+        return cmd_usage(c, "explain needs a request's number");
+    if (a.n_words > 0)
+        return cmd_usage(c, "'%.40s' is not understood; there is 'explain ID'", a.words[0]);
+    if (cmd_given(c, &a, "json"))
+        return cmd_usage(c, "--json goes with 'explain ID'");
     struct fleet *f = cmd_fleet(c, &a, &code);
     if (!f)
         return code;
@@ -47,11 +55,12 @@ static int run_route(const struct cmd *c, int argc, char **argv)
 
 const struct cmd cmd_route = {
     .name = "route",
-    .synopsis = "[-f FILE]",
-    .summary = "serve the router alone",
-    .description = "Serves the fleet's router without starting any service: for engines that something else starts. A service that cannot be reached is passed over. Ctrl-C or SIGTERM lets requests under way finish, at most 30 s.",
-    .examples = "berth route -f fleet.yaml",
-    .options = {CMD_OPTION_FILE},
+    .synopsis = "[explain ID [--json]] [-f FILE]",
+    .summary = "serve the router alone; explain a request",
+    .description = "Serves the fleet's router without starting any service: for engines that something else starts. A service that cannot be reached is passed over. Ctrl-C or SIGTERM lets requests under way finish, at most 30 s.\n\n"
+                   "route explain ID tells of one request of a fleet that is up, by the number in its answer's field X-Berth-Request-Id: which replicas could have had it, with the prompt tokens that were expected in the cache of each, how long each would have been waited for and how soon it would have read the prompt; which one was chosen and why; what really happened; and the regret: how much sooner the best of the others would have been. The last 512 requests are remembered.",
+    .examples = "berth route -f fleet.yaml\nberth route explain 1041",
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON},
     .run = run_route,
 };
 

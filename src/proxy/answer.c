@@ -125,7 +125,10 @@ static bool commit(struct proxy_request *r, int64_t length)
         r->status = r->head->status;
     }
     r->passing = r->content = true;
-    r->content_ms = net_loop_now_ms(p->loop);
+    r->content_ms = r->token_ms = net_loop_now_ms(p->loop);
+    see_phase(p->see, r->page, SEE_DECODE, r->content_ms);
+    if (r->events)
+        r->gaps = PROXY_M(p, PROXY_M_INTER_TOKEN, r->endpoint->name, r->last);
     metrics_observe(PROXY_M(p, PROXY_M_FIRST_BYTE, r->endpoint->name, r->last), (double)(r->content_ms - r->since_ms) / 1000);
     if (r->head->status < 500)
         sched_proved(&r->ticket);
@@ -136,21 +139,33 @@ static bool commit(struct proxy_request *r, int64_t length)
 }
 
 /* The answer ends here, and is not whole; its call is over. The request may be gone when it returns. */
-static void break_off(struct proxy_request *r, const char *why)
+static void end_early(struct proxy_request *r, enum sched_result result, unsigned status, struct str text)
 {
-    base_autobuf struct buf event = BUF_INIT(8192), text = BUF_INIT(4096);
+    base_autobuf struct buf event = BUF_INIT(8192);
     struct proxy *p = r->proxy;
-    proxy_forward_leave(r, SCHED_FAILED);
+    proxy_forward_leave(r, result);
     r->cut = true;
-    buf_addf(&text, "replica '%s' broke off: %s", r->last, why);
-    if (r->events && http_sse_between(&r->sse) && buf_status(&text) == 0 &&
-        dialect_error_event(r->dialect, 502, buf_str(&text), &event) == 0) {
+    if (r->events && http_sse_between(&r->sse) && text.len && dialect_error_event(r->dialect, status, text, &event) == 0) {
         (void)httpio_send(r->x, buf_str(&event));
         httpio_cut(r->x);
     } else {
         httpio_abort(r->x);
     }
     proxy_pump(p);
+}
+
+static void break_off(struct proxy_request *r, const char *why)
+{
+    base_autobuf struct buf text = BUF_INIT(4096);
+    buf_addf(&text, "replica '%s' broke off: %s", r->last, why);
+    end_early(r, SCHED_FAILED, 502, buf_status(&text) == 0 ? buf_str(&text) : (struct str){0});
+}
+
+void proxy_answer_cancel(struct proxy_request *r)
+{
+    r->call = httpio_call_cancel(r->call);
+    r->sending = false;
+    end_early(r, SCHED_ABANDONED, 410, STR("this request was cancelled by the operator"));
 }
 
 void proxy_answer_hang(struct proxy_request *r)
@@ -200,11 +215,23 @@ static void on_head(void *ctx, const struct http_head *head)
         (void)commit(r, head->content_length);
 }
 
+/* So many tokens came at once. */
+static void note_tokens(struct proxy_request *r, unsigned n)
+{
+    uint64_t now = net_loop_now_ms(r->proxy->loop);
+    if (r->content && n)
+        metrics_observe(r->gaps, (double)(now - r->token_ms) / 1000 / n);
+    r->token_ms = now;
+    see_tokens(r->proxy->see, r->page, n);
+    see_rate_add(&PROXY_PEER(r->ticket.replica)->rate, now, n);
+}
+
 /* Events go on whole or in parts, as they come; what they say is only looked at. */
 static void take_events(struct proxy_request *r, struct str data)
 {
     struct str rest = data;
     bool content = r->content;
+    unsigned tokens = 0;
     while (rest.len) {
         struct http_sse_event e = {0};
         size_t used = 0;
@@ -222,8 +249,11 @@ static void take_events(struct proxy_request *r, struct str data)
         }
         content = content || dialect_is_content(r->dialect, &e);
         r->ended = r->ended || dialect_is_end(r->dialect, &e);
+        tokens += content && !r->ended ? dialect_tokens(r->dialect, &e) : 0;
         dialect_read_usage(e.data, &r->usage);
     }
+    if (tokens)
+        note_tokens(r, tokens);
     if (r->content) {
         send(r, data);
         return;

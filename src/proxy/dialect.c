@@ -76,6 +76,14 @@ bool dialect_is_error(const struct http_sse_event *e, unsigned *ret_code)
     return is;
 }
 
+unsigned dialect_tokens(enum place_dialect d, const struct http_sse_event *e)
+{
+    static const struct str delta = {"delta", 5};
+    if (!e->data.len || str_eq_c(e->data, "[DONE]"))
+        return 0;
+    return d == PLACE_CHAT || d == PLACE_COMPLETIONS || str_ends(e->name, delta);
+}
+
 struct str dialect_heartbeat(enum place_dialect d)
 {
     switch (d) {

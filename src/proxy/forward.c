@@ -176,10 +176,13 @@ bool proxy_forward_another(const struct proxy_request *r)
 
 static void enter(struct proxy_request *r)
 {
-    if (sched_enter(r->proxy->sched, &r->ticket, net_loop_now_ms(r->proxy->loop)) < 0)
-        proxy_request_fail(r, 503, "too many requests are waiting");
-    else
+    see_phase(r->proxy->see, r->page, SEE_QUEUE, net_loop_now_ms(r->proxy->loop));
+    if (sched_enter(r->proxy->sched, &r->ticket, net_loop_now_ms(r->proxy->loop)) < 0) {
+        r->turned_away = sched_waiting(r->proxy->sched) + 1;
+        proxy_request_fail(r, 503, "too many requests are waiting (%zu)", r->turned_away - 1);
+    } else {
         proxy_pump(r->proxy);
+    }
 }
 
 /* Who may have it, and what it is part of. */
@@ -209,6 +212,8 @@ static int make_ticket(struct proxy_request *r)
         if (p->current[e->replicas[i]])
             r->candidates[t->n_candidates++] = &p->current[e->replicas[i]]->s;
     t->candidates = r->candidates;
+    see_is(p->see, r->page, &(struct see_named){.endpoint = e->name, .api = place_dialect_name(id.dialect), .conversation = id.hint ? id.hint : id.n ? id.chain[0] : 0,
+                                                .prompt_tokens = id.dialect == PLACE_OTHER ? 0 : id.tokens, .stream = r->stream});
     return 0;
 }
 
@@ -234,6 +239,16 @@ static void give_up(struct proxy_request *r, bool expired)
         proxy_request_fail(r, 503, "no replica of '%s' is ready", r->endpoint->name);
 }
 
+/* It is on its way. */
+static void note_sent(struct proxy_request *r)
+{
+    const struct sched_ticket *t = &r->ticket;
+    const char *names[SCHED_WEIGHED_MAX];
+    for (size_t i = 0; i < t->n_weighed; i++)
+        names[i] = PROXY_PEER(t->weighed[i].replica)->name;
+    see_sent(r->proxy->see, r->page, t, names, net_loop_now_ms(r->proxy->loop));
+}
+
 void proxy_forward_go(struct proxy_request *r, bool expired)
 {
     struct proxy *p = r->proxy;
@@ -254,6 +269,7 @@ void proxy_forward_go(struct proxy_request *r, bool expired)
     metrics_add(PROXY_M(p, PROXY_M_DECISIONS, endpoint, r->last, sched_decision_name(t->decision)), 1);
     if (t->predicted)
         metrics_add(PROXY_M(p, PROXY_M_PREDICTED, endpoint, r->last), t->predicted);
+    note_sent(r);
     proxy_answer_reset(r);
     int rc = call(r, &err);
     if (rc == -ENOMEM || rc == -EINVAL) { /* ours or the client's, not the replica's */
@@ -272,6 +288,7 @@ void proxy_forward_failed(struct proxy_request *r, const char *reason, const cha
     r->sending = false;
     proxy_forward_leave(r, blame ? SCHED_FAILED : SCHED_ABANDONED);
     metrics_add(PROXY_M(p, PROXY_M_RETRIES, r->last, reason), 1);
+    see_failed(p->see, r->page, reason);
     t->tried[t->index / 64] |= UINT64_C(1) << (t->index % 64);
     if (blame && p->on_failed)
         p->on_failed(p->on_failed_ctx, r->last, t->generation, text);

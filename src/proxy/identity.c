@@ -216,6 +216,12 @@ enum place_dialect place_dialect_of(struct str method, struct str path)
     return PLACE_OTHER;
 }
 
+const char *place_dialect_name(enum place_dialect d)
+{
+    static const char *const names[PLACE_N_DIALECTS] = {"other", "chat", "completions", "responses", "messages", "batch"};
+    return names[d];
+}
+
 void place_identify(struct str path, const struct http_head *head, struct str body, uint64_t seed, struct place_identity *ret)
 {
     struct body b = {0};

@@ -7,6 +7,7 @@
 static const double first_byte_bounds[] = {0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
 static const double duration_bounds[] = {0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800};
 static const double queue_bounds[] = {0.001, 0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
+static const double regret_bounds[] = {0, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
 static const double token_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1};
 
 const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
@@ -20,11 +21,13 @@ const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
                            METRICS_COUNTER, {"endpoint", "replica", "decision"}, NULL, 0},
     [PROXY_M_TOKENS] = {"berth_router_tokens_total", "Tokens as replicas tell them: read from prompts, found in their caches, generated", METRICS_COUNTER, {"endpoint", "replica", "kind"}, NULL, 0},
     [PROXY_M_PREDICTED] = {"berth_router_predicted_cached_tokens_total", "Prompt tokens that were expected in the cache of the chosen replica", METRICS_COUNTER, {"endpoint", "replica"}, NULL, 0},
+    [PROXY_M_REGRET] = {"berth_router_regret_seconds", "How much sooner the best of the other replicas would have read the prompt, as it looked when the choice was made", METRICS_HISTOGRAM,
+                        {"endpoint", "replica"}, regret_bounds, BASE_COUNT(regret_bounds)},
     [PROXY_M_HEARTBEATS] = {"berth_router_heartbeats_total", "Signs of life sent to clients that wait", METRICS_COUNTER, {0}, NULL, 0},
     [PROXY_M_QUEUE] = {"berth_router_queue_seconds", "Time in the queue before the first replica", METRICS_HISTOGRAM, {"endpoint"}, queue_bounds, BASE_COUNT(queue_bounds)},
     [PROXY_M_FIRST_BYTE] = {"berth_router_first_byte_seconds", "From a request's head to the first content of its answer", METRICS_HISTOGRAM, {"endpoint", "replica"},
                             first_byte_bounds, BASE_COUNT(first_byte_bounds)},
-    [PROXY_M_INTER_TOKEN] = {"berth_router_inter_token_seconds", "Mean time between the tokens of an answer", METRICS_HISTOGRAM, {"endpoint", "replica"},
+    [PROXY_M_INTER_TOKEN] = {"berth_router_inter_token_seconds", "Time between the tokens of a stream", METRICS_HISTOGRAM, {"endpoint", "replica"},
                              token_bounds, BASE_COUNT(token_bounds)},
     [PROXY_M_DURATION] = {"berth_router_duration_seconds", "From a request's head to the end of its answer", METRICS_HISTOGRAM, {"endpoint", "replica"},
                           duration_bounds, BASE_COUNT(duration_bounds)},
@@ -61,10 +64,15 @@ int proxy_metrics(const struct proxy *p, struct buf *out)
 static const char *phase(const struct proxy_request *r)
 {
     if (r->content)
-        return "answer";
+        return see_phase_name(SEE_DECODE);
     if (r->ticket.state == SCHED_WAITING)
-        return "queue";
-    return r->attempts ? "prompt" : "request";
+        return see_phase_name(SEE_QUEUE);
+    return see_phase_name(r->attempts ? SEE_PREFILL : SEE_READ);
+}
+
+void proxy_numbers_cancelled(const struct proxy_request *r)
+{
+    metrics_add(PROXY_M(r->proxy, PROXY_M_CANCELLED, phase(r)), 1);
 }
 
 static void count_tokens(const struct proxy_request *r, const char *endpoint)
@@ -73,8 +81,28 @@ static void count_tokens(const struct proxy_request *r, const char *endpoint)
     const uint64_t n[] = {r->usage.prompt_n, r->usage.cached_n, r->usage.predicted_n};
     for (size_t i = 0; i < BASE_COUNT(kinds) && r->usage.known; i++)
         metrics_add(PROXY_M(r->proxy, PROXY_M_TOKENS, endpoint, r->last, kinds[i]), n[i]);
-    if (r->usage.known && r->usage.predicted_ms > 0 && r->usage.predicted_n > 1)
-        metrics_observe(PROXY_M(r->proxy, PROXY_M_INTER_TOKEN, endpoint, r->last), r->usage.predicted_ms / 1000 / (double)r->usage.predicted_n);
+    if (!r->usage.known || !r->ticket.replica)
+        return;
+    struct proxy_peer *peer = PROXY_PEER(r->ticket.replica);
+    peer->prompt_n += r->usage.prompt_n;
+    peer->cached_n += r->usage.cached_n;
+    peer->predicted_n += r->usage.predicted_n;
+    if (!r->gaps) /* no stream that was counted as it passed */
+        see_rate_add(&peer->rate, net_loop_now_ms(r->proxy->loop), r->usage.predicted_n);
+}
+
+/* The end of its page. */
+static void close_page(struct proxy_request *r, bool left, unsigned status, const char *endpoint)
+{
+    struct proxy *p = r->proxy;
+    const struct dialect_usage *u = &r->usage;
+    double regret;
+    const char *outcome = r->cancelled ? "cancelled" : r->cut ? "cut" : left ? "left" : status >= 400 ? "error" : "ok";
+    struct see_end end = {.status = status, .outcome = outcome, .counted = u->known, .prompt_n = u->prompt_n, .cached_n = u->cached_n, .predicted_n = u->predicted_n,
+                          .prompt_ms = u->prompt_ms, .predicted_ms = u->predicted_ms};
+    if (see_end(p->see, r->page, &end, net_loop_now_ms(p->loop), &regret))
+        metrics_observe(PROXY_M(p, PROXY_M_REGRET, endpoint, r->last), regret / 1000);
+    r->page = NULL;
 }
 
 static void write_line(struct proxy_request *r, unsigned code)
@@ -136,16 +164,17 @@ void proxy_numbers_done(struct proxy_request *r, bool completed)
     snprintf(code, sizeof code, "%u", status);
     p->stats.active--;
     metrics_add(PROXY_M(p, PROXY_M_REQUESTS, endpoint, replica, code), 1);
-    if (r->cut || (r->status >= 500 && !r->passing))
+    if ((r->cut && !r->cancelled) || (r->status >= 500 && !r->passing))
         p->stats.errors++;
-    if (r->cut)
+    if (r->cut && !r->cancelled)
         metrics_add(PROXY_M(p, PROXY_M_CUT, replica), 1);
-    else if (left)
+    else if (left && !r->cancelled)
         metrics_add(PROXY_M(p, PROXY_M_CANCELLED, phase(r)), 1);
-    else if (r->passing)
+    else if (r->passing && completed)
         metrics_observe(PROXY_M(p, PROXY_M_DURATION, endpoint, replica), (double)(net_loop_now_ms(p->loop) - r->since_ms) / 1000);
     if (r->last)
         count_tokens(r, endpoint);
+    close_page(r, left, status, endpoint);
     if (p->on_log)
         write_line(r, status);
 }

@@ -23,6 +23,7 @@ enum place_dialect {
     PLACE_RESPONSES,   /* /v1/responses */
     PLACE_MESSAGES,    /* /v1/messages */
     PLACE_BATCH,       /* embeddings, rerank, audio, images: takes a slot, has no conversation */
+    PLACE_N_DIALECTS,
 };
 
 #define PLACE_CHAIN_MAX 1024      /* messages whose hashes are kept, the last ones: older turns are found through newer ones */
@@ -44,6 +45,7 @@ struct place_identity {
 /* Reads a request. body may be anything; what is no JSON object has no conversation. seed makes hashes unpredictable for clients. */
 void place_identify(struct str path, const struct http_head *head, struct str body, uint64_t seed, struct place_identity *ret);
 enum place_dialect place_dialect_of(struct str method, struct str path);
+const char *place_dialect_name(enum place_dialect d);
 uint64_t place_hash(uint64_t seed, struct str s);
 
 /* ---- affinity.c ------------------------------------------------------------------------------------------- */
@@ -87,6 +89,7 @@ size_t affinity_bytes(const struct affinity *a);
 #define SCHED_HOLD_MAX_MS 250         /* a freed slot waits so long at most for its conversation's next turn */
 #define SCHED_STARVED_TURNS 32        /* who has waited this many mean service times is not passed by continuing conversations */
 #define SCHED_TPS_GUESS 500.0         /* prompt tokens a second, until a replica has told */
+#define SCHED_WEIGHED_MAX 8           /* candidates that a ticket remembers of its choice */
 
 struct sched_slot {
     bool busy;
@@ -118,6 +121,14 @@ const char *sched_decision_name(enum sched_decision d);
 
 enum sched_state { SCHED_OUT, SCHED_WAITING, SCHED_RUNNING };
 
+/* A candidate as it looked when the choice was made. */
+struct sched_weighed {
+    const struct sched_replica *replica;
+    uint64_t cached;    /* tokens that should come from its cache */
+    double wait_ms;     /* until a slot should be free */
+    double prefill_tps;
+};
+
 /* One request. The owner keeps it from sched_enter until it is out again. */
 struct sched_ticket {
     /* set by the owner */
@@ -142,6 +153,8 @@ struct sched_ticket {
     uint64_t matched;              /* key of the turn that decided; 0 none */
     uint64_t predicted;            /* tokens that should come from its cache */
     uint64_t entered_ms, started_ms, rank;
+    struct sched_weighed weighed[SCHED_WEIGHED_MAX]; /* the chosen one first */
+    size_t n_weighed;
     struct sched_ticket *next, *before;
 };
 
@@ -175,3 +188,5 @@ void sched_proved(const struct sched_ticket *t);
 /* A running one is over, or a waiting one leaves. Harmless when out. */
 void sched_leave(struct sched *s, struct sched_ticket *t, const struct sched_outcome *o, uint64_t now_ms);
 size_t sched_waiting(const struct sched *s);
+/* The waiting ones, first to last along their `next`; NULL: none. */
+struct sched_ticket *sched_first(const struct sched *s);

@@ -125,8 +125,7 @@ static size_t take_hash(const struct sched_ticket *t, uint64_t now, struct sched
     return best != NONE && c->views[best].free ? best : NONE;
 }
 
-/* Milliseconds until that replica should have a free slot. */
-static double wait_ms(const struct sched_replica *r)
+double sched_wait_ms(const struct sched_replica *r)
 {
     return r->service_ms / (r->n_slots ? r->n_slots : 1);
 }
@@ -143,7 +142,7 @@ static size_t take_adaptive(const struct sched_ticket *t, uint64_t now, struct s
     if (other == NONE || c->views[home].free)
         return other == NONE ? NONE : other;
     double saves = c->views[other].cost_ms - c->views[home].cost_ms, waited = (double)(now - t->entered_ms);
-    if (waited + wait_ms(c->views[home].replica) < saves) {
+    if (waited + sched_wait_ms(c->views[home].replica) < saves) {
         c->due = t->entered_ms + (uint64_t)saves;
         return NONE;
     }

@@ -28,6 +28,7 @@ int proxy_new(struct net_loop *l, struct proxy **ret, struct err *err)
     p->log = BUF_INIT(1 << 20);
     /* Without randomness hashes are only less of a surprise. */
     base_ignore(getrandom(&p->seed, sizeof p->seed, GRND_NONBLOCK));
+    p->see = see_new();
     p->metrics = metrics_new(proxy_metric_descs, PROXY_M_COUNT, PROXY_SERIES_MAX);
     p->server = httpio_server_new(l, &HTTPIO_LIMITS_DEFAULT, &proxy_server_ops, p);
     p->client = httpio_client_new(l, &HTTPIO_CLIENT_DEFAULT);
@@ -35,7 +36,7 @@ int proxy_new(struct net_loop *l, struct proxy **ret, struct err *err)
     p->sched = p->affinity ? sched_new(p->affinity) : NULL;
     p->wake = net_timer_new(l, on_wake, p);
     p->tick = net_timer_new(l, on_tick, p);
-    if (!p->metrics || !p->server || !p->client || !p->sched || !p->wake || !p->tick) {
+    if (!p->metrics || !p->see || !p->server || !p->client || !p->sched || !p->wake || !p->tick) {
         proxy_free(p);
         return err_nomem(err);
     }
@@ -55,6 +56,7 @@ struct proxy *proxy_free(struct proxy *p)
     proxy_log_flush(p);
     buf_release(&p->log);
     p->metrics = metrics_free(p->metrics);
+    p->see = see_free(p->see);
     p->config = proxy_config_unref(p->config);
     for (size_t i = 0; i < p->n_peers; i++) {
         sched_replica_release(&p->peers[i]->s);

@@ -58,13 +58,18 @@ struct proxy_stats {
     uint64_t active;                    /* under way */
 };
 void proxy_stats(const struct proxy *p, struct proxy_stats *ret);
+/* A question of the owner: GET /requests (those under way, those that ended last, the replicas), GET /requests/ID (one with what it was chosen from), POST /requests/ID/cancel. Appends JSON to
+ * out; *ret_status is as HTTP's. -ENOMEM, -E2BIG. */
+int proxy_ask(struct proxy *p, struct str method, struct str target, unsigned *ret_status, struct buf *out) BASE_MUST_USE;
 /* Prometheus text. */
 int proxy_metrics(const struct proxy *p, struct buf *out) BASE_MUST_USE;
 
 /* ---- the worker process ---------------------------------------------------------------------------------------- */
 
-/* Lines of JSON over a socketpair. Owner to worker: {"config":{...}} replaces the configuration, {"drain":MS} ends it gracefully, {"stats":true} asks. Worker to owner: {"up":true} once the first configuration is in force and it
- * accepts, {"stats":{"requests":N,"retries":N,"errors":N,"active":N,"metrics":"..."}}, {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached. The end of the channel ends the worker at once. */
+/* Lines of JSON over a socketpair. Owner to worker: {"config":{...}} replaces the configuration, {"drain":MS} ends it gracefully, {"stats":true} asks for numbers, {"ask":{"serial":N,"method":"GET","target":"/requests"}} asks as
+ * proxy_ask does. Worker to owner: {"up":true} once the first configuration is in force and it
+ * accepts, {"stats":{"requests":N,"retries":N,"errors":N,"active":N,"metrics":"..."}}, {"answer":{"serial":N,"status":N,"body":{...}}},
+ * {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached. The end of the channel ends the worker at once. */
 #define PROXY_CHANNEL_LINE_MAX 4194304
 /* Runs until drained or the channel ends. Owns the descriptors. 0, or a negative errno. */
 int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *err) BASE_MUST_USE;

@@ -10,6 +10,8 @@
  *   answer.c   what comes back: held until it is sure, then passed on
  *   dialect.c  what the APIs call an event, an error, a sign of life
  *   place_int.h has the parts that choose
+ *   see_int.h  what can be seen of requests, in see.c
+ *   ask.c      what the owner may ask
  *   worker.c   the process around it: channel, signals
  *
  * A configuration never changes. What does change about a replica is a `peer` of the router, found by name, which outlives the swap of a configuration
@@ -23,6 +25,7 @@
 
 #include "place_int.h"
 #include "proxy.h"
+#include "see_int.h"
 
 #define PROXY_BODIES_MAX ((size_t)512 * 1024 * 1024) /* bytes of all bodies that are kept at once; more is 503 */
 #define PROXY_BODY_SMALL 262144         /* a body up to here is handed over in one piece and may go to a kept connection */
@@ -83,6 +86,10 @@ struct proxy_peer {
     char name[FLEET_NAME_MAX + 1];
     char served[FLEET_NAME_MAX + 1];
     struct net_addr addr;
+    /* as its answers told */
+    uint64_t prompt_n, cached_n, predicted_n;
+    struct see_rate rate; /* tokens of answers */
+    size_t waiting;       /* requests that could go there, when last counted */
 };
 #define PROXY_PEER(r) base_container(r, struct proxy_peer, s)
 
@@ -106,6 +113,7 @@ struct proxy {
     struct proxy_stats stats;
     size_t bodies, bodies_max; /* bytes kept */
     struct metrics *metrics;
+    struct see *see;
     struct buf log; /* lines that are not written yet */
     /* Told of a replica that could not be reached; may be NULL. */
     void (*on_failed)(void *ctx, const char *service, uint64_t generation, const char *text);
@@ -130,6 +138,8 @@ bool dialect_is_content(enum place_dialect d, const struct http_sse_event *e);
 bool dialect_is_end(enum place_dialect d, const struct http_sse_event *e);
 /* True for an event that says that the replica failed: *ret_code as it says, else 500. */
 bool dialect_is_error(const struct http_sse_event *e, unsigned *ret_code);
+/* How many tokens of an answer an event brings, as far as its name tells: none or one. */
+unsigned dialect_tokens(enum place_dialect d, const struct http_sse_event *e);
 struct str dialect_heartbeat(enum place_dialect d);
 /* An error in a whole answer, and as an event of a stream. */
 int dialect_error_body(enum place_dialect d, unsigned status, struct str message, struct buf *out) BASE_MUST_USE;
@@ -151,6 +161,7 @@ struct proxy_request {
     struct proxy_config *config; /* the one it began with */
     const struct proxy_endpoint *endpoint;
     uint64_t number, since_ms;
+    struct see_page *page;       /* NULL: unseen */
     struct buf body;
     size_t counted;              /* of body, in proxy->bodies */
     size_t model_off, model_len; /* of the model's value in body; len 0: there is none */
@@ -182,6 +193,10 @@ struct proxy_request {
     unsigned status;             /* of the answer; 0 none yet */
     bool passing;                /* the answer is a replica's */
     bool cut;                    /* ... and broke off */
+    bool cancelled;              /* by who runs the router */
+    size_t turned_away;          /* where it would have stood in a queue that was full */
+    uint64_t token_ms;           /* when the last token passed */
+    struct metrics_series *gaps; /* where the time between them goes */
     struct proxy_request *next_stream, **at_stream; /* in proxy->streams */
 };
 
@@ -189,6 +204,8 @@ extern const struct httpio_server_ops proxy_server_ops; /* ctx is the proxy */
 
 /* Answers with an error of ours, in a stream that has begun as its last event. The request may be gone when it returns. */
 void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fmt, ...) BASE_PRINTF(3, 4);
+/* Ends it because who runs the router says so. The request may be gone when it returns. */
+void proxy_request_cancel(struct proxy_request *r);
 /* Lets go of the kept body. */
 void proxy_request_drop_body(struct proxy_request *r);
 
@@ -216,6 +233,8 @@ void proxy_answer_reset(struct proxy_request *r);
 void proxy_answer_heartbeat(struct proxy_request *r);
 /* The replica has said nothing for too long: another one, or the answer ends here. The request may be gone when it returns. */
 void proxy_answer_hang(struct proxy_request *r);
+/* Its content has begun and it is to end here. The request may be gone when it returns. */
+void proxy_answer_cancel(struct proxy_request *r);
 
 /* ---- numbers.c --------------------------------------------------------------------------------------------------- */
 
@@ -227,6 +246,7 @@ enum proxy_metric {
     PROXY_M_DECISIONS,
     PROXY_M_TOKENS,
     PROXY_M_PREDICTED,
+    PROXY_M_REGRET,
     PROXY_M_HEARTBEATS,
     PROXY_M_QUEUE,
     PROXY_M_FIRST_BYTE,
@@ -244,6 +264,8 @@ enum proxy_metric {
 extern const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT];
 #define PROXY_M(p, which, ...) metrics_get((p)->metrics, which, (const char *const[]){__VA_ARGS__})
 
+/* It is cancelled by who runs the router. */
+void proxy_numbers_cancelled(const struct proxy_request *r);
 /* At its end. */
 void proxy_numbers_done(struct proxy_request *r, bool completed);
 void proxy_log_flush(struct proxy *p);

@@ -9,14 +9,24 @@
 
 /* ---- answers of our own --------------------------------------------------------------------------------------- */
 
-/* Sends a whole JSON answer; the exchange may be gone when it returns. */
-static void answer(struct httpio_exchange *x, unsigned status, struct str body)
+/* Sends a whole JSON answer; the exchange may be gone when it returns. r NULL: what was asked for is no request to a model. */
+static void answer(struct httpio_exchange *x, const struct proxy_request *r, unsigned status, struct str body)
 {
-    struct http_field fields[] = {
-        HTTPIO_FIELD(STR("Content-Type"), STR("application/json; charset=utf-8")),
-        HTTPIO_FIELD(STR("Retry-After"), STR(PROXY_RETRY_AFTER)),
-    };
-    if (httpio_begin(x, status, fields, status == 503 ? 2 : 1, (int64_t)body.len) < 0) {
+    struct http_field fields[4];
+    char number[24], position[24];
+    size_t n = 0;
+    fields[n++] = HTTPIO_FIELD(STR("Content-Type"), STR("application/json; charset=utf-8"));
+    if (status == 503)
+        fields[n++] = HTTPIO_FIELD(STR("Retry-After"), STR(PROXY_RETRY_AFTER));
+    if (r) {
+        snprintf(number, sizeof number, "%llu", (unsigned long long)r->number);
+        fields[n++] = HTTPIO_FIELD(STR("X-Berth-Request-Id"), str_of(number));
+    }
+    if (r && r->turned_away) {
+        snprintf(position, sizeof position, "%zu", r->turned_away);
+        fields[n++] = HTTPIO_FIELD(STR("X-Berth-Queue-Position"), str_of(position));
+    }
+    if (httpio_begin(x, status, fields, n, (int64_t)body.len) < 0) {
         httpio_abort(x);
         return;
     }
@@ -24,13 +34,13 @@ static void answer(struct httpio_exchange *x, unsigned status, struct str body)
     httpio_end(x);
 }
 
-static void answer_error(struct httpio_exchange *x, enum place_dialect d, unsigned status, struct str message)
+static void answer_error(struct httpio_exchange *x, const struct proxy_request *r, enum place_dialect d, unsigned status, struct str message)
 {
     base_autobuf struct buf body = BUF_INIT(524288);
     if (dialect_error_body(d, status, message, &body) < 0)
         httpio_abort(x);
     else
-        answer(x, status, buf_str(&body));
+        answer(x, r, status, buf_str(&body));
 }
 
 /* The end of a stream that has begun without a replica's content. */
@@ -62,15 +72,37 @@ void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fm
     else if (begun)
         fail_stream(r, status, buf_str(&message));
     else
-        answer_error(r->x, r->dialect, status, buf_str(&message));
+        answer_error(r->x, r, r->dialect, status, buf_str(&message));
+}
+
+void proxy_request_cancel(struct proxy_request *r)
+{
+    struct proxy *p = r->proxy;
+    r->cancelled = true;
+    proxy_numbers_cancelled(r);
+    if (r->status && !r->call && r->ticket.state != SCHED_WAITING) { /* all of its answer is on the way to a slow client */
+        httpio_abort(r->x);
+        return;
+    }
+    if (r->content) {
+        proxy_answer_cancel(r);
+        return;
+    }
+    r->call = httpio_call_cancel(r->call);
+    r->sending = false;
+    proxy_forward_leave(r, SCHED_ABANDONED);
+    proxy_answer_reset(r);
+    /* a status that no client takes for a reason to ask again */
+    proxy_request_fail(r, 410, "this request was cancelled by the operator");
+    proxy_pump(p);
 }
 
 static void answer_health(struct proxy *p, struct httpio_exchange *x)
 {
     if (p->config && proxy_config_any_ready(p->config))
-        answer(x, 200, STR("{\"status\":\"ok\"}"));
+        answer(x, NULL, 200, STR("{\"status\":\"ok\"}"));
     else
-        answer_error(x, PLACE_OTHER, 503, STR("no replica is ready"));
+        answer_error(x, NULL, PLACE_OTHER, 503, STR("no replica is ready"));
 }
 
 static void write_model(struct json_out *o, const char *name)
@@ -106,7 +138,7 @@ static void answer_models(struct proxy *p, struct httpio_exchange *x)
     if (rc < 0)
         httpio_abort(x);
     else
-        answer(x, 200, buf_str(&body));
+        answer(x, NULL, 200, buf_str(&body));
 }
 
 /* ---- which endpoint ------------------------------------------------------------------------------------------------ */
@@ -256,6 +288,7 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
                                  .held = BUF_INIT((size_t)16 * PROXY_HOLD_MAX), .number = ++p->requests_seen};
     r->dialect = place_dialect_of(head->method, http_target_path(head->target));
     httpio_exchange_set(x, r);
+    r->page = see_begin(p->see, r->number, r, r->since_ms, head->method, path);
     p->stats.requests++;
     p->stats.active++;
     if (!p->config) {

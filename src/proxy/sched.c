@@ -135,6 +135,11 @@ size_t sched_waiting(const struct sched *s)
     return s->waiting;
 }
 
+struct sched_ticket *sched_first(const struct sched *s)
+{
+    return s->first;
+}
+
 uint64_t sched_due(const struct sched *s)
 {
     return s->due;
@@ -166,6 +171,20 @@ static uint32_t pick_slot(const struct sched_ticket *t, const struct sched_view 
     return empty != AFFINITY_NO_SLOT && !v->match ? empty : oldest;
 }
 
+/* What the choice was made from, for who asks later. */
+static void note_choice(struct sched_ticket *t, const struct sched_choice *c)
+{
+    t->n_weighed = 0;
+    for (size_t i = 0; i <= c->n && t->n_weighed < SCHED_WEIGHED_MAX; i++) {
+        size_t at = i == 0 ? c->chosen : i - 1;
+        const struct sched_view *v = &c->views[at];
+        if (i > 0 && at == c->chosen)
+            continue;
+        t->weighed[t->n_weighed++] = (struct sched_weighed){
+            .replica = v->replica, .cached = v->cached, .wait_ms = v->free ? 0 : sched_wait_ms(v->replica), .prefill_tps = v->replica->prefill_tps};
+    }
+}
+
 static void lease(struct sched *s, struct sched_ticket *t, const struct sched_choice *c, uint64_t now)
 {
     const struct sched_view *v = &c->views[c->chosen];
@@ -179,6 +198,7 @@ static void lease(struct sched *s, struct sched_ticket *t, const struct sched_ch
     t->predicted = v->cached;
     t->displaced = v->match && !v->in_slot;
     t->slot = pick_slot(t, v, now);
+    note_choice(t, c);
     t->started_ms = now;
     t->state = SCHED_RUNNING;
     r->used = ++s->turns;

@@ -40,6 +40,8 @@ struct sched_choice {
 };
 
 void sched_choose(struct sched *s, struct sched_ticket *t, uint64_t now_ms, struct sched_choice *ret);
+/* Milliseconds until that replica should have a free slot. */
+double sched_wait_ms(const struct sched_replica *r);
 static inline bool sched_is(const struct sched_ticket *t, const char *policy)
 {
     return str_eq_c(str_of(t->policy), policy);

@@ -101,6 +101,17 @@ static void say_stats(struct worker *w)
     say(w, o);
 }
 
+static void say_answer(struct worker *w, uint64_t serial, unsigned status, struct str body)
+{
+    base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
+    buf_addf(&b, "{\"answer\":{\"serial\":%llu,\"status\":%u,\"body\":", (unsigned long long)serial, status);
+    buf_add_str(&b, body);
+    buf_add_c(&b, "}}\n");
+    struct str line = buf_str(&b);
+    if (buf_status(&b) == 0)
+        base_ignore(net_stream_write(w->channel, &line, 1));
+}
+
 /* The log of requests is what this process prints. */
 static void on_log(void *ctx, struct str lines)
 {
@@ -146,6 +157,23 @@ static int take_config(struct worker *w, struct str line)
     return rc;
 }
 
+static int take_ask(struct worker *w, json_val v)
+{
+    base_autobuf struct buf body = BUF_INIT(PROXY_CHANNEL_LINE_MAX / 2);
+    uint64_t serial;
+    struct str method, target;
+    unsigned status = 500;
+    if (!json_u64(json_get(v, "serial"), &serial) || !json_str(json_get(v, "method"), &method) || !json_str(json_get(v, "target"), &target))
+        return err_set(w->err, -EBADMSG, "a question on the router's channel is not complete");
+    if (proxy_ask(w->proxy, method, target, &status, &body) < 0) {
+        buf_clear(&body);
+        buf_add_c(&body, "{\"error\":\"out of memory\"}");
+        status = 500;
+    }
+    say_answer(w, serial, status, buf_str(&body));
+    return 0;
+}
+
 static int take_line(struct worker *w, struct str line)
 {
     struct json *j;
@@ -161,6 +189,8 @@ static int take_line(struct worker *w, struct str line)
         drain(w, ms);
     else if (json_bool(json_get(root, "stats"), &ask) && ask)
         say_stats(w);
+    else if (json_get(root, "ask"))
+        rc = take_ask(w, json_get(root, "ask"));
     else
         rc = err_set(w->err, -EBADMSG, "a line of the router's channel is not understood");
     json_free(j);

@@ -60,12 +60,12 @@ static bool keep(struct up *u, struct httpio_exchange *x, enum up_wants wants)
     return true;
 }
 
-/* The next kept request of a kind, no longer kept; NULL when there is none. */
-static struct httpio_exchange *take_kept(struct up *u, enum up_wants wants)
+/* The next kept request of a kind and serial (0: any), no longer kept; NULL when there is none. */
+static struct httpio_exchange *take_kept(struct up *u, enum up_wants wants, uint64_t serial)
 {
     for (struct up_request **at = &u->control.requests; *at; at = &(*at)->next) {
         struct up_request *r = *at;
-        if (r->wants != wants)
+        if (r->wants != wants || (serial && r->serial != serial))
             continue;
         struct httpio_exchange *x = r->x;
         *at = r->next;
@@ -75,20 +75,63 @@ static struct httpio_exchange *take_kept(struct up *u, enum up_wants wants)
     return NULL;
 }
 
+static bool waits(const struct up *u, enum up_wants wants)
+{
+    for (const struct up_request *r = u->control.requests; r; r = r->next)
+        if (r->wants == wants)
+            return true;
+    return false;
+}
+
+static void wait_no_more(struct up *u)
+{
+    if (u->control.timer && !waits(u, UP_WANTS_STATUS) && !waits(u, UP_WANTS_METRICS) && !waits(u, UP_WANTS_ANSWER)) {
+        net_timer_stop(u->control.timer);
+        u->control.waiting = false;
+    }
+}
+
+/* From the first that waits; one that comes later waits less, and only when the router says nothing. */
+static void wait_begin(struct up *u)
+{
+    if (!u->control.waiting)
+        net_timer_start(u->control.timer, UP_STATS_MS, 0);
+    u->control.waiting = true;
+}
+
+static void answer_questions(struct up *u)
+{
+    struct httpio_exchange *x;
+    while ((x = take_kept(u, UP_WANTS_ANSWER, 0)))
+        answer_error(x, 503, "the router does not answer");
+}
+
 void up_control_stats(struct up *u)
 {
     struct httpio_exchange *x;
-    if (u->control.timer)
-        net_timer_stop(u->control.timer);
-    while ((x = take_kept(u, UP_WANTS_STATUS)))
+    while ((x = take_kept(u, UP_WANTS_STATUS, 0)))
         answer_status(u, x);
-    while ((x = take_kept(u, UP_WANTS_METRICS)))
+    while ((x = take_kept(u, UP_WANTS_METRICS, 0)))
         answer_metrics(u, x);
+    if (!up_router_alive(u))
+        answer_questions(u);
+    wait_no_more(u);
 }
 
-static void on_stats_late(void *ctx)
+void up_control_answer(struct up *u, uint64_t serial, unsigned status, struct str body)
 {
-    up_control_stats(ctx);
+    struct httpio_exchange *x = take_kept(u, UP_WANTS_ANSWER, serial);
+    if (x)
+        httpio_respond(x, status, "application/json", body);
+    wait_no_more(u);
+}
+
+/* What the router has not said in time is left out. */
+static void on_late(void *ctx)
+{
+    struct up *u = ctx;
+    answer_questions(u);
+    up_control_stats(u);
 }
 
 /* ---- rolling restarts -------------------------------------------------------------------------------------- */
@@ -100,7 +143,7 @@ void up_restart_end(struct up *u, const char *text)
     if (!r->at)
         return;
     *r = (struct up_restart){.done = r->done};
-    while ((x = take_kept(u, UP_WANTS_RESTART))) {
+    while ((x = take_kept(u, UP_WANTS_RESTART, 0))) {
         base_autobuf struct buf b = BUF_INIT(256);
         buf_addf(&b, "{\"restarted\":%zu}", r->done);
         if (text)
@@ -187,9 +230,21 @@ static void wait_for_stats(struct up *u, struct httpio_exchange *x, enum up_want
     if (!keep(u, x, wants))
         return;
     if (up_router_ask(u))
-        net_timer_start(u->control.timer, UP_STATS_MS, 0);
+        wait_begin(u);
     else
         up_control_stats(u);
+}
+
+/* What only the router knows. */
+static void ask_router(struct up *u, struct httpio_exchange *x, const struct http_head *head)
+{
+    if (!keep(u, x, UP_WANTS_ANSWER))
+        return;
+    u->control.requests->serial = ++u->control.serial;
+    if (up_router_question(u, u->control.serial, head->method, head->target))
+        wait_begin(u);
+    else
+        answer_questions(u);
 }
 
 static bool may_ask(const struct httpio_exchange *x)
@@ -211,13 +266,15 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
         wait_for_stats(u, x, UP_WANTS_STATUS);
     } else if (get && str_eq_c(path, "/metrics")) {
         wait_for_stats(u, x, UP_WANTS_METRICS);
+    } else if (str_eq_c(path, "/requests") || str_starts(path, STR("/requests/"))) {
+        ask_router(u, x, head);
     } else if (post && str_eq_c(path, "/down")) {
         httpio_respond(x, 200, "application/json", STR("{\"stopping\":true}"));
         up_stop(u);
     } else if (post && str_eq_c(path, "/restart")) {
         on_restart(u, x, query);
     } else {
-        answer_error(x, 404, "there are GET /status, GET /metrics, POST /down and POST /restart");
+        answer_error(x, 404, "there are GET /status, GET /metrics, GET /requests, GET /requests/ID, POST /requests/ID/cancel, POST /down and POST /restart");
     }
 }
 
@@ -247,7 +304,7 @@ int up_control_open(struct up *u, struct err *err)
     int fd = net_listen_socket(&a, false, err);
     if (fd < 0)
         return fd;
-    u->control.timer = net_timer_new(u->loop, on_stats_late, u);
+    u->control.timer = net_timer_new(u->loop, on_late, u);
     u->control.server = u->control.timer ? httpio_server_new(u->loop, &limits, &ops, u) : NULL;
     if (!u->control.server) {
         close(fd);

@@ -75,13 +75,16 @@ struct up_router {
 struct up_request {
     struct up_request *next;
     struct httpio_exchange *x;
-    enum up_wants { UP_WANTS_STATUS, UP_WANTS_METRICS, UP_WANTS_RESTART } wants;
+    enum up_wants { UP_WANTS_STATUS, UP_WANTS_METRICS, UP_WANTS_RESTART, UP_WANTS_ANSWER } wants;
+    uint64_t serial; /* UP_WANTS_ANSWER: of the question that the router was asked */
 };
 
 struct up_control {
     struct httpio_server *server;
     struct up_request *requests;
-    struct net_timer *timer; /* ends the wait for the router's numbers */
+    struct net_timer *timer; /* ends the wait for what the router says */
+    bool waiting;            /* it runs */
+    uint64_t serial;         /* of the last question to the router */
 };
 
 /* A rolling restart: services one after the other. */
@@ -148,6 +151,8 @@ void up_router_start(struct up *u);
 void up_router_tell(struct up *u);
 /* False when no worker runs, so that no numbers will come. */
 bool up_router_ask(struct up *u);
+/* Passes a question on, as proxy_ask has it; up_control_answer gets what comes back. False when no worker runs. */
+bool up_router_question(struct up *u, uint64_t serial, struct str method, struct str target);
 void up_router_drain(struct up *u, uint64_t limit_ms);
 void up_router_kill(struct up *u);
 bool up_router_alive(const struct up *u);
@@ -157,6 +162,8 @@ void up_router_release(struct up *u);
 int up_control_open(struct up *u, struct err *err) BASE_MUST_USE;
 /* Answers what waits for the router's numbers. */
 void up_control_stats(struct up *u);
+/* The router has answered a question. */
+void up_control_answer(struct up *u, uint64_t serial, unsigned status, struct str body);
 /* A service changed: a rolling restart may go on. */
 void up_restart_step(struct up *u, struct run_service *s);
 /* Ends a rolling restart with a failure; text NULL: none is under way or it went well. */

@@ -60,6 +60,43 @@ bool up_router_ask(struct up *u)
     return true;
 }
 
+bool up_router_question(struct up *u, uint64_t serial, struct str method, struct str target)
+{
+    base_autobuf struct buf b = BUF_INIT(HTTP_TARGET_MAX * 8);
+    struct json_out *o = json_out_new();
+    if (!u->router.channel || !u->router.up || !o) {
+        json_out_free(o);
+        return false;
+    }
+    json_out_obj(o, NULL);
+    json_out_obj(o, "ask");
+    json_out_u64(o, "serial", serial);
+    json_out_str(o, "method", method);
+    json_out_str(o, "target", target);
+    json_out_end(o);
+    json_out_end(o);
+    int rc = json_out_finish(o, false, &b);
+    json_out_free(o);
+    if (rc == 0)
+        send_line(u, &b);
+    return rc == 0;
+}
+
+static void take_answer(struct up *u, json_val v)
+{
+    base_autobuf struct buf body = BUF_INIT(UP_TEXT_MAX);
+    struct json_out *o = json_out_new();
+    uint64_t serial = 0, status = 500;
+    if (!json_u64(json_get(v, "serial"), &serial) || !json_u64(json_get(v, "status"), &status) || status < 200 || status > 599 || !o) {
+        json_out_free(o);
+        return; /* who asked is told that no answer came */
+    }
+    json_out_val(o, NULL, json_get(v, "body"));
+    if (json_out_finish(o, false, &body) == 0)
+        up_control_answer(u, serial, (unsigned)status, buf_str(&body));
+    json_out_free(o);
+}
+
 static void take_stats(struct up *u, json_val v)
 {
     struct proxy_stats *s = &u->router.stats;
@@ -109,6 +146,8 @@ static void take_line(struct up *u, struct str line)
         up_router_is_up(u);
     } else if (json_get(root, "stats")) {
         take_stats(u, json_get(root, "stats"));
+    } else if (json_get(root, "answer")) {
+        take_answer(u, json_get(root, "answer"));
     } else if (json_get(root, "failed")) {
         take_failed(u, json_get(root, "failed"));
     }

@@ -366,7 +366,7 @@ static void test_client_leaves_waiting(void **state)
     assert_int_equal(stats().active, 0);
     assert_int_equal(stats().errors, 0);
     assert_int_equal(rig.replicas[1].requests, 0); /* nobody else works for a client that is gone */
-    assert_true(metric("berth_router_cancelled_total{phase=\"prompt\"} 1"));
+    assert_true(metric("berth_router_cancelled_total{phase=\"prefill\"} 1"));
     assert_true(metric("berth_router_requests_total{endpoint=\"m\",replica=\"r0\",code=\"499\"} 1"));
     client_release(&c);
 }

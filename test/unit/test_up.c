@@ -319,6 +319,14 @@ static void up_and_down(void **state)
     assert_text(r, "url", url);
     pid_t engine = (pid_t)number(s, "pid"), router = (pid_t)number(r, "pid");
     json_free(j);
+    /* what only the router knows comes through its channel, with its status */
+    assert_int_equal(call(w, "GET", "/requests", &j), 200);
+    assert_int_equal(json_count(json_get(json_root(j), "replicas")), 2);
+    assert_int_equal(json_count(json_get(json_root(j), "requests")), 0);
+    json_free(j);
+    assert_int_equal(call(w, "POST", "/requests/1/cancel", &j), 404);
+    assert_text(json_root(j), "error", "no request of that number is under way");
+    json_free(j);
     assert_int_equal(up_lock_holder((snprintf(sock, sizeof(sock), "%s/test/lock", w->dir), sock)), w->child);
 
     go_down(w);
