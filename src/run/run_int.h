@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * run, private: one service's memory and the seams between its parts. run.c is the state machine, run_launch.c makes a
- * process from a declaration, run_log.c takes what it says, run_pids.c keeps the record for the next berth.
+ * process from a declaration, run_log.c takes what it says, run_pids.c keeps the record for the next berth,
+ * run_unit.c says what a unit of the service is made of.
  */
 #pragma once
 
@@ -67,6 +68,15 @@ struct run_service {
     struct buf dropped; /* a log line that says that something asked for was not done */
     struct buf step, error;
 };
+
+/* What an engine is started with, whoever starts it; in the service's arena, of which only env->store, service, runtime and kind are needed. Sets s->paths. */
+struct run_recipe {
+    const struct store_bind *binds; /* files that it reads */
+    size_t n_binds;
+    const char *const *args, *const *env; /* args: after the program's name */
+    size_t n_args, n_env;
+};
+int run_recipe(struct run_service *s, struct run_recipe *ret, struct err *err) BASE_MUST_USE;
 
 /* Makes the process of a start: checks, recipe, pipes, spawn. On failure nothing is left. */
 int run_launch(struct run_service *s, struct err *err) BASE_MUST_USE;

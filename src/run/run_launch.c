@@ -277,21 +277,21 @@ static int watch(struct run_service *s, struct err *err)
     return 0;
 }
 
-static int make_recipe(struct run_service *s, const struct binds *b, struct store_launch *ret, struct err *err)
+int run_recipe(struct run_service *s, struct run_recipe *ret, struct err *err)
 {
-    const char *const *args = NULL, *const *env = NULL;
-    size_t n_args = 0, n_env = 0;
-    int rc = engine_argv(s->service, &s->paths, s->arena, &args, &n_args, err);
+    struct binds b = {0};
+    *ret = (struct run_recipe){0};
+    int rc = find_paths(s, &b, err);
+    ret->binds = b.list;
+    ret->n_binds = b.n;
     if (rc == 0)
-        rc = make_env(s, &env, &n_env, err);
-    if (rc < 0)
-        return rc;
-    return store_launch_make(s->env->store, s->runtime, s->confine, args, n_args, b->list, b->n, env, n_env, s->env->work_dir, ret, err);
+        rc = engine_argv(s->service, &s->paths, s->arena, &ret->args, &ret->n_args, err);
+    return rc == 0 ? make_env(s, &ret->env, &ret->n_env, err) : rc;
 }
 
 int run_launch(struct run_service *s, struct err *err)
 {
-    struct binds binds = {0};
+    struct run_recipe recipe;
     uint64_t bytes = 0;
     int rc = 0;
     s->arena = arena_free(s->arena);
@@ -303,13 +303,13 @@ int run_launch(struct run_service *s, struct err *err)
     if (rc == 0)
         rc = run_port_check(s->service, err);
     if (rc == 0)
-        rc = find_paths(s, &binds, err);
+        rc = run_recipe(s, &recipe, err);
     if (rc < 0)
         return rc;
     s->limit_ms = s->env->times.limit_ms ? s->env->times.limit_ms : engine_start_limit_ms(s->kind, bytes, 0);
 
     struct store_launch l;
-    rc = make_recipe(s, &binds, &l, err);
+    rc = store_launch_make(s->env->store, s->runtime, s->confine, recipe.args, recipe.n_args, recipe.binds, recipe.n_binds, recipe.env, recipe.n_env, s->env->work_dir, &l, err);
     if (rc < 0)
         return rc;
     rc = spawn(s, &l, err);
