@@ -29,8 +29,7 @@ int store_payload_path(const struct store *s, const struct fleet_model *m, const
 static int missing(const struct fleet_model *m, const char *role, const char *file, const char *path, struct err *err)
 {
     if (m->source == FLEET_MODEL_HF)
-        return err_set(err, -ENOENT, "model '%s': its %s file '%s' is not here: fetch https://huggingface.co/%s/resolve/%s/%s to %s", m->name, role, file, m->source_arg,
-                       m->revision, file, path);
+        return err_set(err, -ENOENT, "model '%s': its %s file '%s' is not here: 'berth pull %s' fetches it to %s", m->name, role, file, m->name, path);
     return err_set(err, -ENOENT, "model '%s': its %s '%s' does not exist: put it there, or correct source and %s", m->name, role, path, role);
 }
 
@@ -50,18 +49,12 @@ static int check_path(const struct fleet_model *m, const char *role, const char 
     return size_add(*sum, (uint64_t)st.st_size, sum) ? 0 : err_set(err, -ERANGE, "model '%s': the sizes of its files do not fit a number", m->name);
 }
 
-static int check_one(const struct store *s, const struct fleet_model *m, const char *role, const char *file, uint64_t *sum, struct err *err)
-{
-    base_autobuf struct buf path = BUF_INIT((size_t)2 * STORE_PATH_MAX);
-    int r = store_payload_path(s, m, file, &path, err);
-    return r < 0 ? r : check_path(m, role, file, path.ptr, sum, err);
-}
-
-static int check_weights(const struct store *s, const struct fleet_model *m, uint64_t *sum, struct err *err)
+/* Every part of the set that the weights begin; a file of its own is one. */
+static int each_part(const struct fleet_model *m, int (*fn)(void *ctx, const char *role, const char *file, struct err *err), void *ctx, struct err *err)
 {
     struct gguf_split_name set;
     if (!gguf_split_name(str_of(m->weights), &set) || !str_eq_c(set.suffix, ".gguf"))
-        return check_one(s, m, "weights", m->weights, sum, err);
+        return fn(ctx, "weights", m->weights, err);
     int r = 0;
     for (uint32_t i = 1; r == 0 && i <= set.count; i++) {
         base_autobuf struct buf file = BUF_INIT(STORE_PATH_MAX);
@@ -70,22 +63,42 @@ static int check_weights(const struct store *s, const struct fleet_model *m, uin
             return err_nomem(err);
         if (set.no != 1)
             return err_set(err, -EINVAL, "model '%s': weights '%s' are part %u of a set: name its first part, '%s'", m->name, m->weights, (unsigned)set.no, file.ptr);
-        r = check_one(s, m, "weights", file.ptr, sum, err);
+        r = fn(ctx, "weights", file.ptr, err);
     }
     return r;
 }
 
+int store_payload_each(const struct fleet_model *m, int (*fn)(void *ctx, const char *role, const char *file, struct err *err), void *ctx, struct err *err)
+{
+    int r = each_part(m, fn, ctx, err);
+    if (r == 0 && m->projector)
+        r = fn(ctx, "projector", m->projector, err);
+    if (r == 0 && m->drafter)
+        r = fn(ctx, "drafter", m->drafter, err);
+    return r;
+}
+
+struct checked {
+    const struct store *s;
+    const struct fleet_model *m;
+    uint64_t sum;
+};
+
+static int check_one(void *ctx, const char *role, const char *file, struct err *err)
+{
+    struct checked *c = ctx;
+    base_autobuf struct buf path = BUF_INIT((size_t)2 * STORE_PATH_MAX);
+    int r = store_payload_path(c->s, c->m, file, &path, err);
+    return r < 0 ? r : check_path(c->m, role, file, path.ptr, &c->sum, err);
+}
+
 int store_payload_check(const struct store *s, const struct fleet_model *m, uint64_t *ret_bytes, struct err *err)
 {
-    uint64_t sum = 0;
-    int r = check_weights(s, m, &sum, err);
-    if (r == 0 && m->projector)
-        r = check_one(s, m, "projector", m->projector, &sum, err);
-    if (r == 0 && m->drafter)
-        r = check_one(s, m, "drafter", m->drafter, &sum, err);
+    struct checked c = {.s = s, .m = m};
+    int r = store_payload_each(m, check_one, &c, err);
     if (r == 0 && m->template_file)
-        r = check_path(m, "template", m->template_file, m->template_file, &sum, err);
+        r = check_path(m, "template", m->template_file, m->template_file, &c.sum, err);
     if (r == 0)
-        *ret_bytes = sum;
+        *ret_bytes = c.sum;
     return r;
 }

@@ -32,8 +32,11 @@ int store_lock(struct store *s, bool exclusive, bool wait, struct err *err) BASE
 
 /* Absolute path of one file of a model. The path need not exist. */
 int store_payload_path(const struct store *s, const struct fleet_model *m, const char *file, struct buf *ret, struct err *err) BASE_MUST_USE;
+/* Calls fn for each file that a model names below its source: weights (all parts of a set that the first part names), projector, drafter. role is one of these words; file is fn's until it returns. Ends with the first error of fn, or
+ * -EINVAL when the weights are a later part of a set. The template is the fleet's own file and not among them. */
+int store_payload_each(const struct fleet_model *m, int (*fn)(void *ctx, const char *role, const char *file, struct err *err), void *ctx, struct err *err) BASE_MUST_USE;
 /* Proves that every file that a model names is there, regular, readable and not empty; a weights file that names the first part of a split set (-00001-of-000NN.gguf) stands for all parts.
- * *ret_bytes: their sum. -ENOENT with the path and what to do (for hf: the URL to fetch it from). */
+ * *ret_bytes: their sum. -ENOENT with the path and what to do. */
 int store_payload_check(const struct store *s, const struct fleet_model *m, uint64_t *ret_bytes, struct err *err) BASE_MUST_USE;
 
 /* ---- proofs of payload files ---------------------------------------------------------------------------------- */
@@ -60,6 +63,52 @@ int store_manifest_save(struct store *s, const char *path, const struct store_ma
 void store_manifest_release(struct store_manifest *m);
 /* True when path was proven to be what want says and nothing has touched it since: one stat, nothing hashed. Of want only bytes and digests are read. */
 bool store_payload_proven(const struct store *s, const char *path, const struct fleet_lock_file *want);
+
+enum store_verdict {
+    STORE_PROVEN,     /* hashed, and what is wanted */
+    STORE_UNCHANGED,  /* proven before, and nothing has touched it since: nothing was read */
+    STORE_RECORDED,   /* nobody says what it must be: it is what later proofs compare with */
+    STORE_MISSING,
+    STORE_DAMAGED,    /* another size or other content */
+    STORE_UNREADABLE, /* or changed while it was read */
+};
+struct store_check {
+    /* given */
+    const char *path;            /* absolute */
+    struct fleet_lock_file want; /* bytes and digests; both digests NULL: what its manifest says */
+    /* found; all zero before */
+    enum store_verdict verdict;
+    uint64_t bytes;              /* of the file as it is */
+    uint8_t sha256[OS_SHA256_BYTES]; /* proven, unchanged or recorded */
+    bool located;                /* damaged: `segments` are all that differ, and its manifest can prove what replaces them. There may be none: then it is only too long */
+    uint64_t *segments;          /* ascending; heap, owned */
+    size_t n_segments;
+    struct err why;              /* missing, damaged, unreadable: "has 5 bytes, not 7" */
+};
+#define STORE_VERIFY_THREADS 8 /* beyond it memory is the limit, not cores */
+struct store_verify_options {
+    bool full;        /* hash what is unchanged too, from the disk */
+    unsigned threads; /* 0: one for each core that we may use, at most STORE_VERIFY_THREADS */
+    const struct event_sink *sink; /* progress of subject "verify" in bytes */
+};
+/* Finds out about n files, all of them whatever one of them is. What is proven or recorded gets its manifest; damage behind an unchanged stamp takes the stamp's credit away. 0 when every verdict is made; -EINTR, -ENOMEM, and
+ * -EAGAIN without threads. Release each check either way. */
+int store_verify(struct store *s, struct store_check *files, size_t n, const struct store_verify_options *o, struct err *err) BASE_MUST_USE;
+void store_check_release(struct store_check *c);
+
+/* A damaged file, open for the segments that are fetched again. When the file has other names (hard links) a copy is made and takes its place at the end, so that nobody else's file is written to. */
+struct store_repair {
+    int fd;      /* of exactly the wanted size */
+    char *path;  /* heap, owned */
+    char *copy;  /* path of the copy; NULL: written in place */
+};
+int store_repair_begin(const char *path, uint64_t bytes, struct store_repair *ret, struct err *err) BASE_MUST_USE;
+/* keep: what was written goes to the disk and takes its place; else a copy is thrown away. r is released either way. */
+int store_repair_end(struct store_repair *r, bool keep, struct err *err) BASE_MUST_USE;
+
+/* Looks for file f of a locked hf: model where it may be already: below another revision of the same repository in the store, and in the cache of huggingface_hub (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub). One that is
+ * proven to be f is put in its place by reflink, else by hard link, else by copy, and gets its manifest. -ENOENT: there is none; -EINTR. */
+int store_adopt(struct store *s, const struct fleet_model *m, const struct fleet_lock_file *f, const struct event_sink *sink, struct err *err) BASE_MUST_USE;
 
 /* -ENOSPC when the file system that path will be on (its nearest folder that exists) has no room for so many more bytes; says how many are missing. */
 int store_space_check(const char *path, uint64_t need_bytes, struct err *err) BASE_MUST_USE;

@@ -112,6 +112,9 @@ int segments_read(int dirfd, const char *name, struct segments *ret, struct err 
 int segments_load(const struct store *s, const char *path, struct segments *ret, struct err *err) BASE_MUST_USE;
 /* The stamp is the file's before it was read. */
 int segments_save(struct store *s, const char *path, const struct store_manifest *m, const struct stamp *stamp, struct err *err) BASE_MUST_USE;
+/* Proving segment i: h as it is at its beginning, and whether it ends as m has it. */
+void segments_begin(const struct store_manifest *m, size_t i, struct os_sha256 *h);
+bool segments_prove(const struct store_manifest *m, size_t i, const struct os_sha256 *h);
 /* Of the bytes and digests that want names. */
 bool segments_match(const struct store_manifest *m, const struct fleet_lock_file *want);
 

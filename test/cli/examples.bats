@@ -25,10 +25,10 @@ load common
 	done < <(grep -oE '\]\((docs|examples)/[^)]+\)' README.md | tr -d ']()')
 }
 
-@test "the README's fleet is usable, and check says where to fetch its model" {
+@test "the README's fleet is usable, and check says what fetches its model" {
 	sed -n '/^```yaml$/,/^```$/p' README.md | grep -v '^```' >"$scratch/fleet.yaml"
 	run_split "$BERTH" check -f "$scratch/fleet.yaml"
 	[ "$status" -eq 1 ]
-	[[ $output == *"https://huggingface.co/Qwen/Qwen3-8B-GGUF/resolve/main/Qwen3-8B-Q4_K_M.gguf"* ]]
+	[[ $output == *"'berth pull "*"' fetches it to "* ]]
 	[[ $output == *"$BERTH_STATE/store/payloads/"*"Qwen3-8B-Q4_K_M.gguf"* ]]
 }
