@@ -176,6 +176,22 @@ int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struc
 /* The pidfd of a process that is not our child; -ESRCH. */
 int os_pidfd_open(pid_t pid) BASE_MUST_USE;
 
+/* ---- the service manager ----------------------------------------------------------------------------------------- */
+
+/* Sockets that a manager opened for us (systemd's socket activation), with the names that it gave them. */
+#define OS_SOCKETS_MAX 16
+struct os_socket {
+    int fd;        /* listening, close-on-exec, non-blocking; the caller's */
+    char name[64]; /* "" */
+};
+/* 0 with *ret_n 0 when there are none for this process. The variables that told are gone afterwards. -EBADF: a descriptor that is no listening socket; -E2BIG. */
+int os_sockets_passed(struct os_socket list[OS_SOCKETS_MAX], size_t *ret_n, struct err *err) BASE_MUST_USE;
+/* Tells the manager: "READY=1\nSTATUS=3 services are ready". 0 also when nobody listens for it; errors are for who wants to know. */
+int os_notify(const char *fmt, ...) BASE_PRINTF(1, 2);
+int os_notify_reloading(void); /* READY=1 must follow */
+/* How often WATCHDOG=1 is to be said; 0: nobody waits for it. */
+uint64_t os_watchdog_ms(void);
+
 /* ---- /proc ------------------------------------------------------------------------------------------------------- */
 
 #define OS_BOOT_ID 40
