@@ -9,6 +9,7 @@
 #include <proxy/proxy.h>
 #include <run/run.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #define LISTEN_MAX 16 /* sockets of one worker */
 
@@ -17,18 +18,23 @@
 static int route_alone(const struct fleet *f)
 {
     struct net_addr addr;
+    struct proxy_pair pair = {0};
     struct err err;
-    char text[NET_ADDR_TEXT];
-    if (net_addr_ip(f->router.address, f->router.port, &addr) < 0)
-        return cmd_failf(CMD_FAILED, "address '%s' of the router is no IP address", f->router.address);
-    int fd = net_listen_socket(&addr, false, &err);
-    if (fd == -EADDRINUSE)
-        (void)run_port_taken(f->router.port, "the router", &err);
-    if (fd < 0)
+    char text[PROXY_URL_TEXT];
+    if (proxy_tls_read(f, &pair, &err) < 0)
         return cmd_fail(CMD_FAILED, &err);
-    if (net_socket_addr(fd, &addr) == 0)
-        (void)fprintf(stderr, "router  http://%s\n", net_addr_text(&addr, text));
-    return proxy_alone(f, &fd, 1, &err) < 0 ? cmd_fail(CMD_FAILED, &err) : CMD_OK;
+    int rc = proxy_bind(f, &addr, &err);
+    if (rc == -EADDRINUSE && !f->router.socket)
+        (void)run_port_taken(f->router.port, "the router", &err);
+    if (rc >= 0) {
+        int fd = rc;
+        (void)fprintf(stderr, "router  %s\n", proxy_url(f, &addr, text));
+        rc = proxy_alone(f, &pair, &fd, 1, &err);
+        if (f->router.socket)
+            (void)unlink(f->router.socket);
+    }
+    proxy_pair_release(&pair);
+    return rc < 0 ? cmd_fail(CMD_FAILED, &err) : CMD_OK;
 }
 
 static int run_route(const struct cmd *c, int argc, char **argv)

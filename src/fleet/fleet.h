@@ -160,6 +160,9 @@ struct fleet_router {
     const struct fleet_host *host; /* NULL: this machine */
     const char *address;           /* "127.0.0.1" */
     uint16_t port;                 /* 8080; 0 lets the system choose (tests) */
+    const char *socket;            /* absolute path of a unix socket instead of address and port; NULL */
+    const char *group;             /* whose members may use the socket beside its owner; NULL */
+    const char *certificate, *key; /* absolute; both NULL: plain HTTP */
     struct fleet_pos pos;
 };
 

@@ -75,7 +75,7 @@ struct fleet_section {
 
 /* fleet_schema.c */
 extern const struct fleet_schema fleet_schema_root, fleet_schema_host, fleet_schema_device, fleet_schema_runtime, fleet_schema_model,
-    fleet_schema_service, fleet_schema_kv, fleet_schema_vllm, fleet_schema_endpoint, fleet_schema_router;
+    fleet_schema_service, fleet_schema_kv, fleet_schema_vllm, fleet_schema_endpoint, fleet_schema_router, fleet_schema_tls;
 extern const struct fleet_section fleet_sections[]; /* in the order in which they are read */
 extern const size_t fleet_n_sections;
 
@@ -130,6 +130,8 @@ bool fleet_is_ip(struct str text); /* IPv4 or IPv6 without brackets */
 
 /* ---- fleet_value.c: values of their own kind ---------------------------------------------------------------- */
 
+/* The absolute path of text, which is taken from the fleet file's folder when relative. */
+int fleet_path(struct fleet_reader *r, const struct yaml_node *n, struct str text, const char **ret) BASE_MUST_USE;
 int fleet_read_version(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_devices(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_runtime_source(struct fleet_reader *r, const struct yaml_node *n, void *part);
@@ -148,6 +150,16 @@ int fleet_read_env(struct fleet_reader *r, const struct yaml_node *n, void *part
 int fleet_read_router_host(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_listen(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_router_unit(struct fleet_reader *r, const struct yaml_node *n, void *part);
+
+/* ---- fleet_listen.c: places that are files ----------------------------------------------------------------------- */
+
+bool fleet_is_socket(struct str text); /* "unix:..." */
+/* The absolute path of such a text. */
+int fleet_read_socket(struct fleet_reader *r, const struct yaml_node *n, struct str text, const char **ret) BASE_MUST_USE;
+int fleet_read_tls(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_certificate(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_key(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_rules_listen(struct fleet_reader *r) BASE_MUST_USE;
 
 /* ---- rules: fleet_rules.c (one part), fleet_ports.c (the whole fleet) --------------------------------------------- */
 

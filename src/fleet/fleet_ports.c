@@ -35,7 +35,7 @@ int fleet_rules_ports(struct fleet_reader *r)
         }
         /* at most one host is this machine, so that a router without a host stands beside every service that has no ssh */
         bool beside = f->router.host ? f->router.host == s->host : !s->host->ssh;
-        if (beside && s->port == f->router.port)
+        if (beside && !f->router.socket && s->port == f->router.port)
             return refuse_router_port(r, s);
     }
     return 0;

@@ -136,7 +136,14 @@ static const struct fleet_key endpoint_keys[] = {
 static const struct fleet_key router_keys[] = {
     {.name = "host", .type = FLEET_T_OWN, .read = fleet_read_router_host},
     {.name = "listen", .type = FLEET_T_OWN, .read = fleet_read_listen},
+    {.name = "group", .type = FLEET_T_TEXT, .at = AT(fleet_router, group), .check = fleet_check_word},
+    {.name = "tls", .type = FLEET_T_OWN, .read = fleet_read_tls},
     {.name = "unit", .type = FLEET_T_OWN, .read = fleet_read_router_unit},
+};
+
+static const struct fleet_key tls_keys[] = {
+    {.name = "certificate", .type = FLEET_T_OWN, .required = "tls/fullchain.pem", .read = fleet_read_certificate},
+    {.name = "key", .type = FLEET_T_OWN, .required = "tls/key.pem", .read = fleet_read_key},
 };
 
 const struct fleet_schema fleet_schema_root = SCHEMA(root_keys);
@@ -149,6 +156,7 @@ const struct fleet_schema fleet_schema_kv = SCHEMA(kv_keys);
 const struct fleet_schema fleet_schema_vllm = SCHEMA(vllm_keys);
 const struct fleet_schema fleet_schema_endpoint = SCHEMA(endpoint_keys);
 const struct fleet_schema fleet_schema_router = SCHEMA(router_keys);
+const struct fleet_schema fleet_schema_tls = SCHEMA(tls_keys);
 
 static void service_defaults(void *part)
 {

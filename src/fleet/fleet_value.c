@@ -23,7 +23,7 @@ int fleet_read_version(struct fleet_reader *r, const struct yaml_node *n, void *
 /* ---- sources and paths ------------------------------------------------------------------------------------------ */
 
 /* The absolute path of text, which is taken from the fleet file's folder when relative. */
-static int absolute_path(struct fleet_reader *r, const struct yaml_node *n, struct str text, const char **ret)
+int fleet_path(struct fleet_reader *r, const struct yaml_node *n, struct str text, const char **ret)
 {
     if (text.len == 0)
         return fleet_refuse(r, n, "%s names no path; '.' is the folder of the fleet file", fleet_label(r));
@@ -86,7 +86,7 @@ int fleet_read_runtime_source(struct fleet_reader *r, const struct yaml_node *n,
     }
     if (take_prefix(&s, STR("path:"))) {
         rt->source = FLEET_SOURCE_PATH;
-        return absolute_path(r, n, s, &rt->source_arg);
+        return fleet_path(r, n, s, &rt->source_arg);
     }
     if (take_prefix(&s, STR("debian:"))) {
         if (!is_token(s, ".-", FLEET_NAME_MAX) || has_upper(s))
@@ -128,7 +128,7 @@ int fleet_read_model_source(struct fleet_reader *r, const struct yaml_node *n, v
         return read_hub(r, n, s, m);
     if (take_prefix(&s, STR("file:"))) {
         m->source = FLEET_MODEL_FILE;
-        return absolute_path(r, n, s, &m->source_arg);
+        return fleet_path(r, n, s, &m->source_arg);
     }
     return fleet_refuse(r, n, "%s must be 'file:FOLDER' or 'hf:ORG/REPO', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
 }
@@ -138,7 +138,7 @@ int fleet_read_template(struct fleet_reader *r, const struct yaml_node *n, void 
     struct fleet_model *m = part;
     const char *text;
     int rc = fleet_text(r, n, &text);
-    return rc < 0 ? rc : absolute_path(r, n, str_of(text), &m->template_file);
+    return rc < 0 ? rc : fleet_path(r, n, str_of(text), &m->template_file);
 }
 
 /* ---- references --------------------------------------------------------------------------------------------------- */
@@ -413,6 +413,8 @@ int fleet_read_listen(struct fleet_reader *r, const struct yaml_node *n, void *p
     int rc = fleet_text(r, n, &text);
     if (rc < 0)
         return rc;
+    if (fleet_is_socket(str_of(text)))
+        return fleet_read_socket(r, n, str_of(text), &router->socket);
     /* The port follows the last colon; an IPv6 address stands in brackets, so that its own colons are inside. */
     const char *colon = strrchr(text, ':');
     struct str address = colon ? (struct str){text, (size_t)(colon - text)} : (struct str){NULL, 0};
@@ -422,7 +424,7 @@ int fleet_read_listen(struct fleet_reader *r, const struct yaml_node *n, void *p
     uint64_t port;
     bool v6 = str_find_char(address, ':') >= 0;
     if (!fleet_is_ip(address) || v6 != brackets || str_to_u64(str_of(colon + 1), &port) < 0 || port > UINT16_MAX)
-        return fleet_refuse(r, n, "%s must be ADDRESS:PORT, such as '127.0.0.1:8080' or '[::1]:8080', not '%s'", fleet_label(r),
+        return fleet_refuse(r, n, "%s must be ADDRESS:PORT, such as '127.0.0.1:8080' or '[::1]:8080', or unix:PATH, not '%s'", fleet_label(r),
                             fleet_show(r, str_of(text)));
     router->address = arena_dup(r->arena, address);
     if (!router->address)

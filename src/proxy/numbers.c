@@ -24,6 +24,8 @@ const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
     [PROXY_M_REGRET] = {"berth_router_regret_seconds", "How much sooner the best of the other replicas would have read the prompt, as it looked when the choice was made", METRICS_HISTOGRAM,
                         {"endpoint", "replica"}, regret_bounds, BASE_COUNT(regret_bounds)},
     [PROXY_M_HEARTBEATS] = {"berth_router_heartbeats_total", "Signs of life sent to clients that wait", METRICS_COUNTER, {0}, NULL, 0},
+    [PROXY_M_HANDSHAKES] = {"berth_router_tls_handshakes_total", "TLS handshakes with clients by how they ended: ok, failed (refused by either side), left (not complete when the connection ended or its time was over)",
+                            METRICS_COUNTER, {"result"}, NULL, 0},
     [PROXY_M_QUEUE] = {"berth_router_queue_seconds", "Time in the queue before the first replica", METRICS_HISTOGRAM, {"endpoint"}, queue_bounds, BASE_COUNT(queue_bounds)},
     [PROXY_M_FIRST_BYTE] = {"berth_router_first_byte_seconds", "From a request's head to the first content of its answer", METRICS_HISTOGRAM, {"endpoint", "replica"},
                             first_byte_bounds, BASE_COUNT(first_byte_bounds)},
@@ -45,8 +47,22 @@ void proxy_stats(const struct proxy *p, struct proxy_stats *ret)
     *ret = p->stats;
 }
 
+static void count_handshakes(const struct proxy *p)
+{
+    static const char *const results[] = {"ok", "failed", "left"};
+    struct net_tls_stats s;
+    net_tls_stats(p->tls, &s);
+    const uint64_t n[] = {s.done, s.failed, s.left};
+    for (size_t i = 0; i < BASE_COUNT(results); i++) {
+        struct metrics_series *series = PROXY_M(p, PROXY_M_HANDSHAKES, results[i]);
+        metrics_add(series, n[i] - metrics_count(series));
+    }
+}
+
 int proxy_metrics(const struct proxy *p, struct buf *out)
 {
+    if (p->tls)
+        count_handshakes(p);
     uint64_t now = net_loop_now_ms(p->loop);
     metrics_set(metrics_get(p->metrics, PROXY_M_ACTIVE, NULL), (double)p->stats.active);
     metrics_set(metrics_get(p->metrics, PROXY_M_WAITING, NULL), (double)sched_waiting(p->sched));

@@ -66,13 +66,21 @@ struct proxy *proxy_free(struct proxy *p)
     free(p->current);
     p->sched = sched_free(p->sched);
     p->affinity = affinity_free(p->affinity);
+    p->tls = net_tls_unref(p->tls);
     free(p);
     return NULL;
 }
 
 int proxy_listen(struct proxy *p, int fd, struct err *err)
 {
-    return httpio_server_add(p->server, fd, err);
+    struct net_addr a;
+    bool local = net_socket_addr(fd, &a) == 0 && a.unix_path;
+    return p->tls && !local ? httpio_server_add_tls(p->server, fd, p->tls, err) : httpio_server_add(p->server, fd, err);
+}
+
+int proxy_set_tls(struct proxy *p, struct str certificate, struct str key, struct err *err)
+{
+    return p->tls ? net_tls_replace(p->tls, certificate, key, err) : net_tls_new(certificate, key, &p->tls, err);
 }
 
 void proxy_drain(struct proxy *p, uint64_t deadline_ms, void (*cb)(void *ctx), void *ctx)

@@ -64,14 +64,37 @@ int proxy_ask(struct proxy *p, struct str method, struct str target, unsigned *r
 /* Prometheus text. */
 int proxy_metrics(const struct proxy *p, struct buf *out) BASE_MUST_USE;
 
+/* Connections that are accepted from here on at addresses speak TLS with this certificate and key (PEM); called again it replaces them, and on failure the old ones stay. Sockets of this
+ * machine stay plain. Before the first proxy_listen, or never. */
+int proxy_set_tls(struct proxy *p, struct str certificate, struct str key, struct err *err) BASE_MUST_USE;
+
+/* ---- what its owner opens ---------------------------------------------------------------------------------------- */
+
+int proxy_address(const struct fleet *f, struct net_addr *ret, struct err *err) BASE_MUST_USE;
+/* The router's listening socket as the fleet declares it and where it is bound; the caller owns the descriptor. A unix socket is for its owner, and its group when one is declared. Errors as net_listen_socket. */
+int proxy_bind(const struct fleet *f, struct net_addr *ret, struct err *err) BASE_MUST_USE;
+#define PROXY_URL_TEXT (NET_ADDR_TEXT + 16)
+/* "http://127.0.0.1:8080", "https://...", "unix:/run/x.sock". Returns out. */
+const char *proxy_url(const struct fleet *f, const struct net_addr *a, char out[PROXY_URL_TEXT]);
+
+/* What is in the files of `router: tls:`; both empty without. A zeroed one is fine everywhere. */
+struct proxy_pair {
+    struct buf certificate, key;
+};
+/* Reads and tries them. *ret keeps what it held on failure, and is replaced on success. -EPERM: everybody may read the key. */
+int proxy_tls_read(const struct fleet *f, struct proxy_pair *ret, struct err *err) BASE_MUST_USE;
+void proxy_pair_release(struct proxy_pair *p);
+/* The pair as a line for the worker's channel. */
+int proxy_pair_text(const struct proxy_pair *p, struct buf *out) BASE_MUST_USE;
+
 /* ---- the worker process ---------------------------------------------------------------------------------------- */
 
 /* Lines of JSON over a socketpair. Owner to worker: {"config":{...}} replaces the configuration, {"drain":MS} ends it gracefully, {"stats":true} asks for numbers, {"ask":{"serial":N,"method":"GET","target":"/requests"}} asks as
- * proxy_ask does. Worker to owner: {"up":true} once the first configuration is in force and it
+ * proxy_ask does, {"tls":{"certificate":PEM,"key":PEM}} comes before the first configuration, or replaces the pair. Worker to owner: {"up":true} once the first configuration is in force and it
  * accepts, {"stats":{"requests":N,"retries":N,"errors":N,"active":N,"metrics":"..."}}, {"answer":{"serial":N,"status":N,"body":{...}}},
  * {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached. The end of the channel ends the worker at once. */
 #define PROXY_CHANNEL_LINE_MAX 4194304
 /* Runs until drained or the channel ends. Owns the descriptors. 0, or a negative errno. */
 int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *err) BASE_MUST_USE;
 /* The same router without an owner, for a fleet whose services others start: runs until SIGINT or SIGTERM, then drains up to 30 s. */
-int proxy_alone(const struct fleet *f, const int *listen_fds, size_t n, struct err *err) BASE_MUST_USE;
+int proxy_alone(const struct fleet *f, const struct proxy_pair *pair, const int *listen_fds, size_t n, struct err *err) BASE_MUST_USE;

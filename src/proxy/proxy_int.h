@@ -12,6 +12,7 @@
  *   place_int.h has the parts that choose
  *   see_int.h  what can be seen of requests, in see.c
  *   ask.c      what the owner may ask
+ *   listen.c   where it is reached: socket and certificate, for its owner
  *   worker.c   the process around it: channel, signals
  *
  * A configuration never changes. What does change about a replica is a `peer` of the router, found by name, which outlives the swap of a configuration
@@ -114,6 +115,7 @@ struct proxy {
     size_t bodies, bodies_max; /* bytes kept */
     struct metrics *metrics;
     struct see *see;
+    struct net_tls *tls;         /* NULL: plain HTTP */
     struct buf log; /* lines that are not written yet */
     /* Told of a replica that could not be reached; may be NULL. */
     void (*on_failed)(void *ctx, const char *service, uint64_t generation, const char *text);
@@ -248,6 +250,7 @@ enum proxy_metric {
     PROXY_M_PREDICTED,
     PROXY_M_REGRET,
     PROXY_M_HEARTBEATS,
+    PROXY_M_HANDSHAKES,
     PROXY_M_QUEUE,
     PROXY_M_FIRST_BYTE,
     PROXY_M_INTER_TOKEN,

@@ -174,6 +174,14 @@ static int take_ask(struct worker *w, json_val v)
     return 0;
 }
 
+static int take_pair(struct worker *w, json_val v)
+{
+    struct str certificate, key;
+    if (!json_str(json_get(v, "certificate"), &certificate) || !json_str(json_get(v, "key"), &key))
+        return err_set(w->err, -EBADMSG, "the router's certificate is not complete");
+    return proxy_set_tls(w->proxy, certificate, key, w->err);
+}
+
 static int take_line(struct worker *w, struct str line)
 {
     struct json *j;
@@ -185,6 +193,8 @@ static int take_line(struct worker *w, struct str line)
     json_val root = json_root(j);
     if (json_get(root, "config"))
         rc = take_config(w, line);
+    else if (json_get(root, "tls"))
+        rc = take_pair(w, json_get(root, "tls"));
     else if (json_u64(json_get(root, "drain"), &ms))
         drain(w, ms);
     else if (json_bool(json_get(root, "stats"), &ask) && ask)
@@ -280,7 +290,7 @@ static void on_signal(void *ctx, int signum)
         drain(w, ALONE_DRAIN_MS);
 }
 
-static int begin_alone(struct worker *w, const struct fleet *f)
+static int begin_alone(struct worker *w, const struct fleet *f, const struct proxy_pair *pair)
 {
     base_autobuf struct buf text = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     struct proxy_config *c;
@@ -291,18 +301,20 @@ static int begin_alone(struct worker *w, const struct fleet *f)
     if (rc < 0)
         return rc;
     proxy_set_config(w->proxy, c);
-    rc = net_signal_new(w->loop, SIGINT, on_signal, w, &w->sigint, w->err);
+    rc = pair->key.len ? proxy_set_tls(w->proxy, buf_str(&pair->certificate), buf_str(&pair->key), w->err) : 0;
+    if (rc == 0)
+        rc = net_signal_new(w->loop, SIGINT, on_signal, w, &w->sigint, w->err);
     if (rc == 0)
         rc = net_signal_new(w->loop, SIGTERM, on_signal, w, &w->sigterm, w->err);
     return rc < 0 ? rc : listen_all(w, w->err);
 }
 
-int proxy_alone(const struct fleet *f, const int *listen_fds, size_t n, struct err *err)
+int proxy_alone(const struct fleet *f, const struct proxy_pair *pair, const int *listen_fds, size_t n, struct err *err)
 {
     struct worker w = {.fds = listen_fds, .n_fds = n, .line = BUF_INIT(1), .err = err};
     int rc = begin(&w);
     if (rc == 0)
-        rc = begin_alone(&w, f);
+        rc = begin_alone(&w, f, pair);
     if (rc == 0) {
         net_loop_run(w.loop);
         rc = w.rc;

@@ -59,6 +59,7 @@ struct up_router {
     bool wanted;     /* the fleet's router is on this machine */
     int listen_fd;   /* kept here, so that connections wait while a worker is replaced */
     struct net_addr addr;
+    struct proxy_pair pair; /* certificate and key in force */
     struct os_proc proc;
     struct net_watch *watch;
     struct net_stream *channel;
@@ -149,6 +150,8 @@ void up_record(struct up *u);
 void up_router_start(struct up *u);
 /* Tells the worker what is ready. */
 void up_router_tell(struct up *u);
+/* Tells the worker its certificate and key. */
+void up_router_tell_pair(struct up *u);
 /* False when no worker runs, so that no numbers will come. */
 bool up_router_ask(struct up *u);
 /* Passes a question on, as proxy_ask has it; up_control_answer gets what comes back. False when no worker runs. */

@@ -171,16 +171,16 @@ static int bind_router(struct up *u, struct err *err)
     u->router.wanted = !(r->host && r->host->ssh);
     if (!u->router.wanted)
         return 0;
-    int rc = net_addr_ip(r->address, r->port, &u->router.addr);
+    int rc = proxy_tls_read(u->fleet, &u->router.pair, err);
     if (rc < 0)
-        return err_set(err, rc, "address '%s' of the router is no IP address", r->address);
-    int fd = net_listen_socket(&u->router.addr, false, err);
-    if (fd == -EADDRINUSE)
+        return err_prefix(err, "router");
+    int fd = proxy_bind(u->fleet, &u->router.addr, err);
+    if (fd == -EADDRINUSE && !r->socket)
         return run_port_taken(r->port, "the router", err);
     if (fd < 0)
         return err_prefix(err, "router");
     u->router.listen_fd = fd;
-    return net_socket_addr(fd, &u->router.addr);
+    return 0;
 }
 
 static int find_services(struct up *u, struct err *err)

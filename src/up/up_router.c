@@ -50,6 +50,19 @@ void up_router_tell(struct up *u)
         up_say(u, EVENT_ERROR, "router", "configuration cannot be written");
 }
 
+void up_router_tell_pair(struct up *u)
+{
+    base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
+    if (!u->router.channel || u->router.pair.key.len == 0)
+        return;
+    if (proxy_pair_text(&u->router.pair, &b) == 0)
+        send_line(u, &b);
+    else
+        up_say(u, EVENT_ERROR, "router", "certificate cannot be written");
+    if (b.ptr)
+        explicit_bzero(b.ptr, b.cap);
+}
+
 bool up_router_ask(struct up *u)
 {
     base_autobuf struct buf b = BUF_INIT(64);
@@ -315,10 +328,12 @@ void up_router_start(struct up *u)
         net_timer_start(r->trim, UP_TRIM_MS, UP_TRIM_MS);
     r->started_ms = net_loop_now_ms(u->loop);
     int rc = r->timer ? start(u, &err) : err_nomem(&err);
-    if (rc < 0)
+    if (rc < 0) {
         start_later(u, err.text);
-    else
-        up_router_tell(u);
+        return;
+    }
+    up_router_tell_pair(u);
+    up_router_tell(u);
 }
 
 static void on_timer(void *ctx)
@@ -368,6 +383,9 @@ void up_router_release(struct up *u)
         r->trim = net_timer_close(r->trim);
     }
     os_closep(&r->listen_fd);
+    if (r->addr.unix_path)
+        (void)unlink(r->addr.host);
+    proxy_pair_release(&r->pair);
     buf_release(&r->line);
     buf_release(&r->metrics);
 }

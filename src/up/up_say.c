@@ -119,10 +119,10 @@ static void add_row(struct os_table *t, const struct up_service *us)
 static void add_addresses(struct up *u, struct buf *out)
 {
     const struct fleet *f = u->fleet;
-    char addr[NET_ADDR_TEXT];
+    char url[PROXY_URL_TEXT];
     buf_add_c(out, out->len ? "\n" : "");
     if (u->router.wanted) {
-        buf_addf(out, "router     http://%s\nendpoints  ", net_addr_text(&u->router.addr, addr));
+        buf_addf(out, "router     %s\nendpoints  ", proxy_url(f, &u->router.addr, url));
         for (size_t i = 0; i < f->n_endpoints; i++)
             buf_addf(out, "%s%s", i ? ", " : "", f->endpoints[i].name);
         buf_add_char(out, '\n');

@@ -75,13 +75,13 @@ static const char *router_state(const struct up *u)
 static void put_router(struct json_out *o, const struct up *u, const struct fleet *f)
 {
     struct net_addr a = {0};
-    char text[NET_ADDR_TEXT], url[NET_ADDR_TEXT + 16];
+    char url[PROXY_URL_TEXT];
     bool known = u && u->router.wanted;
     if (known)
         a = u->router.addr;
     else
-        known = net_addr_ip(f->router.address, f->router.port, &a) == 0 && f->router.port != 0;
-    snprintf(url, sizeof(url), "http://%s", net_addr_text(&a, text));
+        known = proxy_address(f, &a, NULL) == 0 && (a.unix_path || a.port != 0);
+    (void)proxy_url(f, &a, url);
     json_out_obj(o, "router");
     json_out_cstr(o, "state", u ? router_state(u) : "down");
     put_pid(o, "pid", u ? u->router.proc.pid : 0);

@@ -249,13 +249,23 @@ static void router_forms(void **state)
     f = parse("version: 1\nname: r\nhosts: {big: {ssh: big}}\nrouter: {host: big}\n", "f.yaml");
     assert_ptr_equal(f->router.host, f->hosts);
     assert_int_equal(f->router.port, 8080);
+    assert_null(f->router.socket);
+    assert_null(f->router.certificate);
+    fleet_free(f);
+    f = parse("version: 1\nname: r\nrouter: {listen: \"unix:run/r.sock\", group: llm}\n", "/srv/f.yaml");
+    assert_string_equal(f->router.socket, "/srv/run/r.sock");
+    assert_string_equal(f->router.group, "llm");
+    fleet_free(f);
+    f = parse("version: 1\nname: r\nrouter: {tls: {certificate: a.pem, key: /etc/key.pem}}\n", "/srv/f.yaml");
+    assert_string_equal(f->router.certificate, "/srv/a.pem");
+    assert_string_equal(f->router.key, "/etc/key.pem");
     fleet_free(f);
     static const char *const bad[] = {"8080", "127.0.0.1", "127.0.0.1:", ":8080", "127.0.0.1:65536", "127.0.0.1:x", "[127.0.0.1]:80", "[::1]", "::1", "[::1:80", "localhost:80", "127.1:80", "[]:1"};
     for (size_t i = 0; i < BASE_COUNT(bad); i++) {
         char text[128], want[256];
         (void)snprintf(text, sizeof text, "version: 1\nname: r\nrouter: {listen: \"%s\"}\n", bad[i]);
         (void)snprintf(want, sizeof want,
-                       "f.yaml:3:18: 'listen' of the router must be ADDRESS:PORT, such as '127.0.0.1:8080' or '[::1]:8080', not '%s'", bad[i]);
+                       "f.yaml:3:18: 'listen' of the router must be ADDRESS:PORT, such as '127.0.0.1:8080' or '[::1]:8080', or unix:PATH, not '%s'", bad[i]);
         assert_refused(str_of(text), want);
     }
 }
@@ -603,6 +613,7 @@ static void docs_name_every_key(void **state)
     compare_docs(text, "vllm", &fleet_schema_vllm);
     compare_docs(text, "endpoints", &fleet_schema_endpoint);
     compare_docs(text, "router", &fleet_schema_router);
+    compare_docs(text, "tls", &fleet_schema_tls);
 }
 
 /* ---- memory -------------------------------------------------------------------------------------------------------------- */

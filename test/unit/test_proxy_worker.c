@@ -169,7 +169,7 @@ static void child_start(struct child *c, const struct fleet *alone)
     if (c->pid == 0) {
         struct err err = {0};
         close(ends[0]);
-        int rc = alone ? proxy_alone(alone, &fd, 1, &err) : proxy_worker(ends[1], &fd, 1, &err);
+        int rc = alone ? proxy_alone(alone, &(struct proxy_pair){0}, &fd, 1, &err) : proxy_worker(ends[1], &fd, 1, &err);
         if (rc < 0)
             (void)fprintf(stderr, "%s\n", err.text);
         _exit(rc < 0 ? 1 : 0);
