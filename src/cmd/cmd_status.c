@@ -101,6 +101,19 @@ static void add_reasons(json_val root, struct buf *out)
     }
 }
 
+/* Conversations that the engines cannot hold all: no policy helps, more memory or fewer of them do. */
+static void add_room(json_val r, struct buf *out)
+{
+    bool crowded = false;
+    if (!json_bool(json_get(r, "crowded"), &crowded) || !crowded)
+        return;
+    uint64_t tokens = number_of(r, "working_set_tokens"), room = number_of(r, "capacity_tokens");
+    buf_addf(out, "crowded    %llu conversations in %llu slots", (unsigned long long)number_of(r, "conversations"), (unsigned long long)number_of(r, "slots"));
+    if (room)
+        buf_addf(out, ", %llu tokens in %llu", (unsigned long long)tokens, (unsigned long long)room);
+    buf_add_c(out, ": prompts are read again\n");
+}
+
 static void add_router(json_val root, struct buf *out)
 {
     json_val r = json_get(root, "router"), endpoints = json_get(root, "endpoints");
@@ -111,6 +124,7 @@ static void add_router(json_val root, struct buf *out)
                  (unsigned long long)number_of(r, "requests"), (unsigned long long)number_of(r, "active"),
                  (unsigned long long)number_of(r, "retries"), (unsigned long long)number_of(r, "errors"),
                  (unsigned long long)number_of(r, "restarts"));
+    add_room(r, out);
     buf_add_c(out, "endpoints  ");
     for (size_t i = 0; i < json_count(endpoints); i++) {
         struct str name = text_of(json_at(endpoints, i), "name");
@@ -175,8 +189,8 @@ const struct cmd cmd_status = {
     .name = "status",
     .synopsis = "[--json] [-f FILE]",
     .summary = "what runs: services, router, requests",
-    .description = "Prints each service with its state (starting, loading, ready, draining, stopping, failed, down, or elsewhere for one that is not started by this machine's supervisor), process, port, model, time since it was ready, restarts that nobody asked for, and resident memory; then the router with its numbers since its worker started (and the restarts of that).\n\n"
-                   "--json prints an object: fleet, state (starting, up, stopping, down), pid, uptime_ms, services (name, state, pid, bind, port, model, runtime, confined_by, uptime_ms, start_ms, starts, restarts, memory_bytes, memory_anon_bytes, swap_bytes, log, step, error), router (state, pid, url, restarts, requests, retries, errors, active), endpoints (name, aliases, services). What is not known is null.\n\n"
+    .description = "Prints each service with its state (starting, loading, ready, draining, stopping, failed, down, or elsewhere for one that is not started by this machine's supervisor), process, port, model, time since it was ready, restarts that nobody asked for, and resident memory; then the router with its numbers since its worker started (and the restarts of that), and a line 'crowded' when conversations of the last ten minutes are more than the engines hold.\n\n"
+                   "--json prints an object: fleet, state (starting, up, stopping, down), pid, uptime_ms, services (name, state, pid, bind, port, model, runtime, confined_by, uptime_ms, start_ms, starts, restarts, memory_bytes, memory_anon_bytes, swap_bytes, log, step, error), router (state, pid, url, restarts, requests, retries, errors, active, and of the fullest endpoint working_set_tokens, capacity_tokens, conversations, slots, crowded), endpoints (name, aliases, services). What is not known is null.\n\n"
                    "A fleet that is not up is shown as down; that is no error.",
     .examples = "berth status\nberth status --json | jq -r '.services[] | select(.state != \"ready\") | .name'",
     .options = {CMD_OPTION_FILE, CMD_OPTION_JSON},

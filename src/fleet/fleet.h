@@ -11,6 +11,7 @@
 #include <base/base.h>
 
 #define FLEET_NAME_MAX 63     /* of hosts, services, models, runtimes, endpoints: they become paths, unit names and labels */
+#define FLEET_HEADERS_MAX 16 /* conversation headers of the router: each is looked for in each request */
 #define FLEET_MODEL_NAME_MAX 255 /* of endpoints and aliases: what clients write in "model" */
 #define FLEET_SERVICES_MAX 1024
 #define FLEET_DEVICES_MAX 64
@@ -163,6 +164,8 @@ struct fleet_router {
     const char *socket;            /* absolute path of a unix socket instead of address and port; NULL */
     const char *group;             /* whose members may use the socket beside its owner; NULL */
     const char *certificate, *key; /* absolute; both NULL: plain HTTP */
+    const char *const *conversation_headers; /* fields of requests that name a conversation, first to last; 0 of them: the router's own list */
+    size_t n_conversation_headers;
     struct fleet_pos pos;
 };
 

@@ -125,6 +125,7 @@ int fleet_check_package(struct fleet_reader *r, const struct yaml_node *n, struc
 int fleet_check_file(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_bind(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_url_path(struct fleet_reader *r, const struct yaml_node *n, struct str text);
+int fleet_check_header(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_word(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 bool fleet_is_ip(struct str text); /* IPv4 or IPv6 without brackets */
 

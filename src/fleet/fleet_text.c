@@ -211,6 +211,13 @@ int fleet_check_url_path(struct fleet_reader *r, const struct yaml_node *n, stru
     return fleet_refuse(r, n, "%s must be a path such as '/health', not '%s'", fleet_label(r), fleet_show(r, text));
 }
 
+int fleet_check_header(struct fleet_reader *r, const struct yaml_node *n, struct str text)
+{
+    if (text.len > 0 && text.len <= FLEET_NAME_MAX && all_of(text, "-_.!#$%&'*+^`|~"))
+        return 0;
+    return fleet_refuse(r, n, "%s must be the name of a header field such as 'x-session-id', not '%s'", fleet_label(r), fleet_show(r, text));
+}
+
 int fleet_check_word(struct fleet_reader *r, const struct yaml_node *n, struct str text)
 {
     if (text.len <= FLEET_NAME_MAX && all_of(text, "-_.") && text.ptr[0] != '-')

@@ -2,8 +2,9 @@
  *
  * The configuration: one line of JSON that the owner of a fleet writes and the worker reads.
  *
- *   {"config":{"replicas":[{"name":"a","served":"a","host":"127.0.0.1","port":7770,"ready":true,"generation":3,"slots":2,"pins":true}, ...],
- *              "endpoints":[{"name":"m","policy":"adaptive","aliases":["x"],"replicas":[0,1]}, ...]}}
+ *   {"config":{"replicas":[{"name":"a","served":"a","host":"127.0.0.1","port":7770,"ready":true,"generation":3,"slots":2,"context":8192,"pins":true}, ...],
+ *              "endpoints":[{"name":"m","policy":"adaptive","aliases":["x"],"replicas":[0,1]}, ...],
+ *              "headers":["x-task", ...]}}
  *
  * Both ends are the same program, so a text with anything else in it is an error, not something to be lenient about.
  */
@@ -51,6 +52,7 @@ static void write_replica(struct json_out *o, const struct fleet_service *s, con
     json_out_bool(o, "ready", state ? state->ready : true);
     json_out_u64(o, "generation", state ? state->generation : 0);
     json_out_u64(o, "slots", strcmp(s->runtime->engine, "generic") == 0 ? 0 : s->shape.slots);
+    json_out_u64(o, "context", strcmp(s->runtime->engine, "llama.cpp") == 0 ? s->shape.context : 0);
     json_out_bool(o, "pins", strcmp(s->runtime->engine, "llama.cpp") == 0);
     json_out_end(o);
 }
@@ -85,6 +87,10 @@ int proxy_config_text(const struct fleet *f, const struct proxy_state *states, s
     json_out_arr(o, "endpoints");
     for (size_t i = 0; i < f->n_endpoints; i++)
         write_endpoint(o, f, &f->endpoints[i]);
+    json_out_end(o);
+    json_out_arr(o, "headers");
+    for (size_t i = 0; i < f->router.n_conversation_headers; i++)
+        json_out_cstr(o, NULL, f->router.conversation_headers[i]);
     json_out_end(o);
     json_out_end(o);
     json_out_end(o);
@@ -168,9 +174,9 @@ static int read_replica(const struct proxy_config *c, json_val v, const struct p
         rc = read_name(c, json_get(v, "host"), NI_MAXHOST - 1, &r->host, err);
     if (rc < 0)
         return rc;
-    if (json_count(v) != 8 || !json_u64(json_get(v, "port"), &port) || port == 0 || port > UINT16_MAX ||
+    if (json_count(v) != 9 || !json_u64(json_get(v, "port"), &port) || port == 0 || port > UINT16_MAX ||
         !json_bool(json_get(v, "ready"), &r->ready) || !json_u64(json_get(v, "generation"), &r->generation) ||
-        !json_u64(json_get(v, "slots"), &slots) || slots > SCHED_SLOTS_MAX || !json_bool(json_get(v, "pins"), &r->pins))
+        !json_u64(json_get(v, "slots"), &slots) || slots > SCHED_SLOTS_MAX || !json_u64(json_get(v, "context"), &r->context) || !json_bool(json_get(v, "pins"), &r->pins))
         return bad(err, "a replica is not complete");
     r->slots = (unsigned)slots;
     resolve(r, (uint16_t)port, before);
@@ -207,11 +213,23 @@ static int read_endpoint(const struct proxy_config *c, json_val v, struct proxy_
     return 0;
 }
 
+/* None: the names that are known here. */
+static int read_headers(struct proxy_config *c, json_val v, struct err *err)
+{
+    int rc = 0;
+    size_t n = 0;
+    const char **names = read_array(c, v, "headers", FLEET_HEADERS_MAX, sizeof *names, &n, &rc, err);
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = read_name(c, json_at(json_get(v, "headers"), i), FLEET_NAME_MAX, &names[i], err);
+    c->names = n ? (struct place_names){names, n} : place_names_default;
+    return rc;
+}
+
 static int read_config(struct proxy_config *c, json_val root, const struct proxy_config *before, struct err *err)
 {
     json_val v = json_get(root, "config");
-    if (json_count(root) != 1 || json_count(v) != 2)
-        return bad(err, "it is no object \"config\" with replicas and endpoints");
+    if (json_count(root) != 1 || json_count(v) != 3)
+        return bad(err, "it is no object \"config\" with replicas, endpoints and headers");
     int rc = 0;
     c->replicas = read_array(c, v, "replicas", FLEET_SERVICES_MAX, sizeof *c->replicas, &c->n_replicas, &rc, err);
     if (rc == 0)
@@ -220,7 +238,7 @@ static int read_config(struct proxy_config *c, json_val root, const struct proxy
         rc = read_replica(c, json_at(json_get(v, "replicas"), i), before, &c->replicas[i], err);
     for (size_t i = 0; rc == 0 && i < c->n_endpoints; i++)
         rc = read_endpoint(c, json_at(json_get(v, "endpoints"), i), &c->endpoints[i], err);
-    return rc;
+    return rc < 0 ? rc : read_headers(c, v, err);
 }
 
 int proxy_config_parse_after(struct str text, const struct proxy_config *before, struct proxy_config **ret, struct err *err)

@@ -193,7 +193,7 @@ static int make_ticket(struct proxy_request *r)
     const struct http_head *head = httpio_exchange_head(r->x);
     const struct proxy_endpoint *e = r->endpoint;
     struct sched_ticket *t = &r->ticket;
-    place_identify(http_target_path(head->target), head, buf_str(&r->body), p->seed, &id);
+    place_identify(http_target_path(head->target), head, buf_str(&r->body), &r->config->names, p->seed, &id);
     r->dialect = id.dialect;
     r->stream = id.stream && id.dialect != PLACE_BATCH;
     *t = (struct sched_ticket){.policy = e->policy, .hint = id.hint, .flow = id.flow, .tokens = id.tokens, .leased = id.dialect != PLACE_OTHER, .pinned = id.pinned, .seq = r->number,

@@ -11,10 +11,11 @@
 
 #define DEPTH_MAX 16 /* deeper values are hashed as they are written */
 
-/* Header fields that name a session, first to last. The model's and the user's own names follow: they are weaker. */
+/* The names in the body follow: they are weaker. */
 static const char *const session_fields[] = {
     "x-session-id", "x-claude-code-session-id", "session-id", "session_id", "thread-id", "x-olla-session-id", "x-dynamo-session-id", "x-session-affinity",
 };
+const struct place_names place_names_default = {session_fields, BASE_COUNT(session_fields)};
 /* An agent's parts have conversations of their own within one session. */
 static const char *const agent_fields[] = {"x-claude-code-agent-id"};
 
@@ -171,11 +172,11 @@ static void read_messages(struct place_identity *id, struct str messages, uint64
 
 /* ---- what the client calls it ---------------------------------------------------------------------------------- */
 
-static uint64_t hint_of(const struct http_head *head, const struct body *b, uint64_t seed)
+static uint64_t hint_of(const struct http_head *head, const struct body *b, const struct place_names *names, uint64_t seed)
 {
     uint64_t hint = 0;
-    for (size_t i = 0; i < BASE_COUNT(session_fields) && !hint; i++) {
-        struct str v = http_field_get(head, session_fields[i]);
+    for (size_t i = 0; i < names->n && !hint; i++) {
+        struct str v = http_field_get(head, names->names[i]);
         if (v.len && v.len <= PLACE_HINT_MAX)
             hint = place_hash(seed ^ 1, v);
     }
@@ -222,7 +223,7 @@ const char *place_dialect_name(enum place_dialect d)
     return names[d];
 }
 
-void place_identify(struct str path, const struct http_head *head, struct str body, uint64_t seed, struct place_identity *ret)
+void place_identify(struct str path, const struct http_head *head, struct str body, const struct place_names *names, uint64_t seed, struct place_identity *ret)
 {
     struct body b = {0};
     ret->dialect = place_dialect_of(head->method, path);
@@ -235,7 +236,7 @@ void place_identify(struct str path, const struct http_head *head, struct str bo
     read_body(body, &b);
     ret->stream = str_eq_c(b.stream, "true");
     ret->pinned = b.slot.len > 0;
-    ret->hint = hint_of(head, &b, seed);
+    ret->hint = hint_of(head, &b, names, seed);
     if (ret->dialect != PLACE_BATCH) {
         struct str parts[] = {b.system, b.tools};
         for (size_t i = 0; i < BASE_COUNT(parts); i++)

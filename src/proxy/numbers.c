@@ -36,15 +36,23 @@ const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
     [PROXY_M_ACTIVE] = {"berth_router_active", "Requests under way", METRICS_GAUGE, {0}, NULL, 0},
     [PROXY_M_WAITING] = {"berth_router_waiting", "Requests in the queue", METRICS_GAUGE, {0}, NULL, 0},
     [PROXY_M_INDEX] = {"berth_router_affinity_bytes", "Memory of the index of conversations", METRICS_GAUGE, {0}, NULL, 0},
+    [PROXY_M_WORKING_SET] = {"berth_router_working_set_tokens", "Tokens of the conversations that had a turn within ten minutes", METRICS_GAUGE, {"endpoint"}, NULL, 0},
+    [PROXY_M_CAPACITY] = {"berth_router_capacity_tokens", "Tokens that the slots of the ready replicas hold; 0 when unknown", METRICS_GAUGE, {"endpoint"}, NULL, 0},
+    [PROXY_M_CONVERSATIONS] = {"berth_router_conversations", "Conversations that had a turn within ten minutes", METRICS_GAUGE, {"endpoint"}, NULL, 0},
+    [PROXY_M_SLOTS] = {"berth_router_slots", "Slots of the ready replicas; 0 when there is no limit", METRICS_GAUGE, {"endpoint"}, NULL, 0},
+    [PROXY_M_CROWDED] = {"berth_router_crowded", "Whether conversations are more than the replicas keep: their prompts are read again whatever the policy", METRICS_GAUGE, {"endpoint"}, NULL, 0},
     [PROXY_M_READY] = {"berth_router_replica_ready", "Whether a replica is ready, as the router was told", METRICS_GAUGE, {"replica"}, NULL, 0},
     [PROXY_M_SUSPECT] = {"berth_router_replica_suspect", "Whether a replica is left alone because it failed", METRICS_GAUGE, {"replica"}, NULL, 0},
     [PROXY_M_BUSY] = {"berth_router_replica_busy", "Requests that a replica works on for the router", METRICS_GAUGE, {"replica"}, NULL, 0},
     [PROXY_M_SPEED] = {"berth_router_replica_prompt_tokens_per_second", "Prompt tokens a second, as learnt from a replica's answers", METRICS_GAUGE, {"replica"}, NULL, 0},
 };
 
-void proxy_stats(const struct proxy *p, struct proxy_stats *ret)
+/* How full it is; what is unknown is not full. */
+static double fullness(const struct sched_room *room)
 {
-    *ret = p->stats;
+    double tokens = room->capacity ? (double)room->working_set / (double)room->capacity : 0;
+    double slots = room->slots ? (double)room->conversations / room->slots : 0;
+    return (tokens > slots ? tokens : slots) + (room->crowded ? 1e9 : 0);
 }
 
 static void count_handshakes(const struct proxy *p)
@@ -59,7 +67,39 @@ static void count_handshakes(const struct proxy *p)
     }
 }
 
-int proxy_metrics(const struct proxy *p, struct buf *out)
+void proxy_stats(struct proxy *p, struct proxy_stats *ret)
+{
+    double fullest = -1;
+    *ret = p->stats;
+    for (size_t i = 0; p->config && i < p->config->n_endpoints; i++) {
+        struct sched_room room;
+        proxy_room(p, &p->config->endpoints[i], &room);
+        if (fullness(&room) <= fullest)
+            continue;
+        fullest = fullness(&room);
+        ret->working_set = room.working_set;
+        ret->capacity = room.capacity;
+        ret->conversations = room.conversations;
+        ret->slots = room.slots;
+        ret->crowded = room.crowded;
+    }
+}
+
+static void measure_room(struct proxy *p)
+{
+    for (size_t i = 0; p->config && i < p->config->n_endpoints; i++) {
+        const struct proxy_endpoint *e = &p->config->endpoints[i];
+        struct sched_room room;
+        proxy_room(p, e, &room);
+        metrics_set(PROXY_M(p, PROXY_M_WORKING_SET, e->name), (double)room.working_set);
+        metrics_set(PROXY_M(p, PROXY_M_CAPACITY, e->name), (double)room.capacity);
+        metrics_set(PROXY_M(p, PROXY_M_CONVERSATIONS, e->name), room.conversations);
+        metrics_set(PROXY_M(p, PROXY_M_SLOTS, e->name), room.slots);
+        metrics_set(PROXY_M(p, PROXY_M_CROWDED, e->name), room.crowded);
+    }
+}
+
+int proxy_metrics(struct proxy *p, struct buf *out)
 {
     if (p->tls)
         count_handshakes(p);
@@ -67,6 +107,7 @@ int proxy_metrics(const struct proxy *p, struct buf *out)
     metrics_set(metrics_get(p->metrics, PROXY_M_ACTIVE, NULL), (double)p->stats.active);
     metrics_set(metrics_get(p->metrics, PROXY_M_WAITING, NULL), (double)sched_waiting(p->sched));
     metrics_set(metrics_get(p->metrics, PROXY_M_INDEX, NULL), (double)affinity_bytes(p->affinity));
+    measure_room(p);
     for (size_t i = 0; i < p->n_peers; i++) {
         const struct proxy_peer *peer = p->peers[i];
         metrics_set(PROXY_M(p, PROXY_M_READY, peer->name), peer->s.ready);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * proxy, private: where a request goes. Three parts without sockets and without a clock of their own, so that each can be tested by itself:
+ * proxy, private: where a request goes. Parts without sockets and without a clock of their own, so that each can be tested by itself:
  *
  *   identity.c  what a request is part of: its conversation, found from its messages or from what the client says, and its scaffold
  *   affinity.c  which replica holds how much of a conversation
+ *   memory.c    the same as bytes, so that a restart of the router forgets nothing
  *   sched.c     slots, queue, policies: who is sent where, and when
  *
  * A conversation is the chain of its messages' hashes: the next turn has the last one as an exact prefix, so the longest known chain is the conversation. System text and tools, which all
@@ -42,18 +43,27 @@ struct place_identity {
     uint64_t chain[PLACE_CHAIN_MAX]; /* hash of everything up to and with each message */
 };
 
+/* Header fields that name a session, first to last. */
+struct place_names {
+    const char *const *names;
+    size_t n;
+};
+extern const struct place_names place_names_default;
 /* Reads a request. body may be anything; what is no JSON object has no conversation. seed makes hashes unpredictable for clients. */
-void place_identify(struct str path, const struct http_head *head, struct str body, uint64_t seed, struct place_identity *ret);
+void place_identify(struct str path, const struct http_head *head, struct str body, const struct place_names *names, uint64_t seed, struct place_identity *ret);
 enum place_dialect place_dialect_of(struct str method, struct str path);
 const char *place_dialect_name(enum place_dialect d);
 uint64_t place_hash(uint64_t seed, struct str s);
 
 /* ---- affinity.c ------------------------------------------------------------------------------------------- */
 
-#define AFFINITY_BYTES_MAX 16777216 /* about 200,000 turns; what was not asked for longest goes first */
+#define AFFINITY_BYTES_MAX 16777216 /* about 190,000 turns; what was not asked for longest goes first */
 #define AFFINITY_MATCHES 8          /* replicas that a look-up tells of */
 #define AFFINITY_HITS 4             /* known prefixes that it looks at, the longest first */
 #define AFFINITY_NO_SLOT UINT32_MAX
+#define AFFINITY_PLACES 2           /* of one turn: where it was, and where it went when that was busy */
+#define AFFINITY_LIVE_MS 600000     /* a conversation without a turn for so long is no part of the working set */
+#define AFFINITY_FIRST UINT32_MAX   /* a cursor before the newest turn */
 
 /* What one process of a replica holds of a conversation. */
 struct affinity_place {
@@ -66,6 +76,7 @@ struct affinity_match {
     struct affinity_place place;
     uint64_t key; /* of the turn that was found */
     size_t links; /* length of the chain that matched; 0: found by the hint */
+    uint64_t used_ms; /* when that turn ended */
 };
 
 struct affinity;
@@ -78,6 +89,39 @@ void affinity_put(struct affinity *a, uint64_t key, const struct affinity_place 
 /* That replica turned out not to hold it. */
 void affinity_drop(struct affinity *a, uint64_t key, uint32_t replica);
 size_t affinity_bytes(const struct affinity *a);
+/* The newest turn of a conversation is `key`, which was put before; `before` (0: none) was it until now. */
+void affinity_live(struct affinity *a, uint64_t key, uint64_t before, uint64_t now_ms);
+/* Tokens of the conversations at that replica which had a turn within AFFINITY_LIVE_MS, each with its newest one; how many they are (may be NULL). */
+uint64_t affinity_working_set(struct affinity *a, uint32_t replica, uint64_t now_ms, unsigned *ret_conversations);
+uint64_t affinity_changes(const struct affinity *a); /* counts them: what was saved at the same number is not out of date */
+/* Walks all turns, the one that was used last first; *cursor begins as AFFINITY_FIRST. A place with tokens 0 is none. The index must not change meanwhile. */
+bool affinity_next(const struct affinity *a, uint32_t *cursor, uint64_t *ret_key, struct affinity_place ret[AFFINITY_PLACES]) BASE_MUST_USE;
+
+/* ---- memory.c ---------------------------------------------------------------------------------------------- */
+
+/* The index as bytes, for the next process of the router. Little-endian:
+ *
+ *   "berthidx", u32 version, u32 replicas, u32 turns, u64 seed of the hashes
+ *   each replica:  u64 generation, u32 prompt tokens a second, u32 thousandths of what is kept, u8 length, name
+ *   each turn:     u64 key, u32 tokens, u16 replica, u16 slot (65535: none); the one that was used last first
+ *   u64 hash of everything before
+ *
+ * A replica whose process is another one by then holds nothing: its turns are passed over. */
+#define MEMORY_VERSION 1
+#define MEMORY_TURNS_MAX 8192         /* of which nobody was used longer ago than of the others */
+#define MEMORY_REPLICAS_MAX 1024
+#define MEMORY_BYTES_MAX 524288       /* no file of this version is larger */
+
+struct sched_replica;
+struct memory_replica {
+    const char *name; /* at most 255 bytes */
+    struct sched_replica *r;
+};
+/* Fails as buf does. */
+int memory_save(const struct affinity *a, uint64_t seed, const struct memory_replica *replicas, size_t n, struct buf *out) BASE_MUST_USE;
+/* Fills an index that is empty, and what was learnt of those replicas, which have their generation and slots already. *ret_seed: what keys are made with. -EBADMSG: the text is broken; -ENOTSUP: of another
+ * version; nothing is changed then. */
+int memory_load(struct affinity *a, struct str text, const struct memory_replica *replicas, size_t n, uint64_t *ret_seed, struct err *err) BASE_MUST_USE;
 
 /* ---- sched.c ------------------------------------------------------------------------------------------------ */
 
@@ -105,6 +149,7 @@ struct sched_replica {
     bool ready;
     unsigned n_slots; /* requests at once; 0: as many as come */
     bool pins;        /* takes id_slot */
+    uint64_t context; /* tokens that its slots hold together; 0 unknown. The owner writes it */
     /* ---- */
     uint64_t life;    /* counts its generations: a lease of another one is void */
     unsigned active;  /* leases of this generation */
@@ -151,6 +196,7 @@ struct sched_ticket {
     bool displaced;                /* others used the slot since */
     enum sched_decision decision;
     uint64_t matched;              /* key of the turn that decided; 0 none */
+    uint64_t continues;            /* key of the conversation's last turn, wherever it was; 0 none */
     uint64_t predicted;            /* tokens that should come from its cache */
     uint64_t entered_ms, started_ms, rank;
     struct sched_weighed weighed[SCHED_WEIGHED_MAX]; /* the chosen one first */
@@ -190,3 +236,10 @@ void sched_leave(struct sched *s, struct sched_ticket *t, const struct sched_out
 size_t sched_waiting(const struct sched *s);
 /* The waiting ones, first to last along their `next`; NULL: none. */
 struct sched_ticket *sched_first(const struct sched *s);
+/* What an endpoint's replicas are asked to hold, against what they can. `crowded`: they cannot, so that prompts are read again whatever is decided here. */
+struct sched_room {
+    uint64_t working_set, capacity; /* tokens; capacity 0: unknown */
+    unsigned conversations, slots;  /* slots 0: unknown */
+    bool crowded;
+};
+void sched_room(struct sched *s, struct sched_replica *const *replicas, size_t n, uint64_t now_ms, struct sched_room *ret);

@@ -195,10 +195,10 @@ static bool has_room(const struct sched_ticket *t, const struct sched_view *v, u
     return false;
 }
 
-static void look_at(const struct sched_ticket *t, struct sched_view *v, struct sched_choice *c, size_t n_matches, uint64_t now)
+static void look_at(const struct sched_ticket *t, struct sched_view *v, struct sched_choice *c, uint64_t now)
 {
     const struct sched_replica *r = v->replica;
-    for (size_t k = 0; k < n_matches && !v->match; k++)
+    for (size_t k = 0; k < c->n_matches && !v->match; k++)
         if (c->matches[k].place.replica == r->id && c->matches[k].place.generation == r->generation)
             v->match = &c->matches[k];
     if (v->match) {
@@ -213,27 +213,27 @@ static void look_at(const struct sched_ticket *t, struct sched_view *v, struct s
 
 void sched_choose(struct sched *s, struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
-    size_t n_ready = 0, n_matches = 0;
+    size_t n_ready = 0;
     bool suspects = true;
     for (size_t i = 0; i < t->n_candidates; i++)
         if (t->candidates[i]->ready && !tried(t, i)) {
             n_ready++;
             suspects = suspects && t->candidates[i]->suspect_ms > now;
         }
-    c->n = 0;
+    c->n = c->n_matches = 0;
     c->due = UINT64_MAX;
     c->verdict = n_ready ? SCHED_WAIT : SCHED_NOBODY;
     if (!n_ready)
         return;
     if (t->leased && (t->n_chain || t->hint))
-        n_matches = affinity_find(s->affinity, t->chain, t->n_chain, t->hint, c->matches);
+        c->n_matches = affinity_find(s->affinity, t->chain, t->n_chain, t->hint, c->matches);
     for (size_t i = 0; i < t->n_candidates && c->n < SCHED_VIEWS_MAX; i++) {
         struct sched_replica *r = t->candidates[i];
         if (!r->ready || tried(t, i) || (r->suspect_ms > now && !suspects))
             continue;
         struct sched_view *v = &c->views[c->n++];
         *v = (struct sched_view){.replica = r, .index = i};
-        look_at(t, v, c, n_matches, now);
+        look_at(t, v, c, now);
     }
     size_t chosen = NONE;
     for (size_t i = 0; i < BASE_COUNT(policies); i++)

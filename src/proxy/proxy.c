@@ -126,6 +126,7 @@ static struct proxy_peer *peer_update(struct proxy *p, const struct proxy_replic
         httpio_client_forget(p->client, &peer->addr);
     snprintf(peer->served, sizeof peer->served, "%s", r->served);
     peer->addr = r->addr;
+    peer->s.context = r->context;
     return sched_replica_set(&peer->s, r->ready && r->resolved, r->generation, r->slots, r->pins) < 0 ? NULL : peer;
 }
 
@@ -141,6 +142,40 @@ void proxy_set_config(struct proxy *p, struct proxy_config *c)
     proxy_config_unref(p->config);
     p->config = c;
     proxy_pump(p);
+}
+
+void proxy_room(struct proxy *p, const struct proxy_endpoint *e, struct sched_room *ret)
+{
+    struct sched_replica *replicas[FLEET_SERVICES_MAX];
+    size_t n = 0;
+    for (size_t i = 0; p->current && i < e->n_replicas && n < BASE_COUNT(replicas); i++)
+        if (p->current[e->replicas[i]])
+            replicas[n++] = &p->current[e->replicas[i]]->s;
+    sched_room(p->sched, replicas, n, net_loop_now_ms(p->loop), ret);
+}
+
+/* ---- what is kept over a restart ---------------------------------------------------------------------------- */
+
+static size_t list_peers(const struct proxy *p, struct memory_replica out[MEMORY_REPLICAS_MAX])
+{
+    size_t n = p->n_peers < MEMORY_REPLICAS_MAX ? p->n_peers : MEMORY_REPLICAS_MAX;
+    for (size_t i = 0; i < n; i++)
+        out[i] = (struct memory_replica){p->peers[i]->name, &p->peers[i]->s};
+    return n;
+}
+
+int proxy_index_save(const struct proxy *p, struct buf *out)
+{
+    struct memory_replica replicas[MEMORY_REPLICAS_MAX];
+    return memory_save(p->affinity, p->seed, replicas, list_peers(p, replicas), out);
+}
+
+int proxy_index_load(struct proxy *p, struct str index, struct err *err)
+{
+    struct memory_replica replicas[MEMORY_REPLICAS_MAX];
+    if (p->requests_seen || affinity_changes(p->affinity))
+        return err_set(err, -EBUSY, "the index of conversations is in use");
+    return memory_load(p->affinity, index, replicas, list_peers(p, replicas), &p->seed, err);
 }
 
 /* ---- the clock ------------------------------------------------------------------------------------------------ */

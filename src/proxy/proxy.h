@@ -56,13 +56,21 @@ struct proxy *proxy_free(struct proxy *p);
 struct proxy_stats {
     uint64_t requests, retries, errors; /* since the start: taken, sent again, answered by us with 5xx or cut */
     uint64_t active;                    /* under way */
+    /* the endpoint with the least room: tokens of the conversations in use against what its replicas' slots hold (0: unknown), those conversations against slots */
+    uint64_t working_set, capacity, conversations, slots;
+    bool crowded; /* more than fits: prompts are read again, whatever the policy */
 };
-void proxy_stats(const struct proxy *p, struct proxy_stats *ret);
+void proxy_stats(struct proxy *p, struct proxy_stats *ret);
 /* A question of the owner: GET /requests (those under way, those that ended last, the replicas), GET /requests/ID (one with what it was chosen from), POST /requests/ID/cancel. Appends JSON to
  * out; *ret_status is as HTTP's. -ENOMEM, -E2BIG. */
 int proxy_ask(struct proxy *p, struct str method, struct str target, unsigned *ret_status, struct buf *out) BASE_MUST_USE;
 /* Prometheus text. */
-int proxy_metrics(const struct proxy *p, struct buf *out) BASE_MUST_USE;
+int proxy_metrics(struct proxy *p, struct buf *out) BASE_MUST_USE;
+/* What is known of conversations, as bytes for the next router. */
+#define PROXY_INDEX_MAX 524288
+int proxy_index_save(const struct proxy *p, struct buf *out) BASE_MUST_USE;
+/* Takes it over, as far as its replicas are the same processes: after the first configuration and before the first request. -EBADMSG, -ENOTSUP: nothing is changed. */
+int proxy_index_load(struct proxy *p, struct str index, struct err *err) BASE_MUST_USE;
 
 /* Connections that are accepted from here on at addresses speak TLS with this certificate and key (PEM); called again it replaces them, and on failure the old ones stay. Sockets of this
  * machine stay plain. Before the first proxy_listen, or never. */
@@ -89,10 +97,11 @@ int proxy_pair_text(const struct proxy_pair *p, struct buf *out) BASE_MUST_USE;
 
 /* ---- the worker process ---------------------------------------------------------------------------------------- */
 
-/* Lines of JSON over a socketpair. Owner to worker: {"config":{...}} replaces the configuration, {"drain":MS} ends it gracefully, {"stats":true} asks for numbers, {"ask":{"serial":N,"method":"GET","target":"/requests"}} asks as
- * proxy_ask does, {"tls":{"certificate":PEM,"key":PEM}} comes before the first configuration, or replaces the pair. Worker to owner: {"up":true} once the first configuration is in force and it
- * accepts, {"stats":{"requests":N,"retries":N,"errors":N,"active":N,"metrics":"..."}}, {"answer":{"serial":N,"status":N,"body":{...}}},
- * {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached. The end of the channel ends the worker at once. */
+/* Lines of JSON over a socketpair. Owner to worker: {"config":{...}} replaces the configuration, {"index":HEX} before the first one is what an earlier worker knew of conversations, {"drain":MS} ends it
+ * gracefully, {"stats":true} asks for numbers, {"ask":{"serial":N,"method":"GET","target":"/requests"}} asks as proxy_ask does,
+ * {"tls":{"certificate":PEM,"key":PEM}} comes before the first configuration, or replaces the pair. Worker to owner: {"up":true} once the first configuration is in force and it
+ * accepts, {"stats":{"requests":N,"retries":N,"errors":N,"active":N,"working_set":N,"capacity":N,"conversations":N,"slots":N,"crowded":B,"metrics":"..."}}, {"answer":{"serial":N,"status":N,"body":{...}}},
+ * {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached, {"index":HEX} now and then and before it ends. The end of the channel ends the worker at once. */
 #define PROXY_CHANNEL_LINE_MAX 4194304
 /* Runs until drained or the channel ends. Owns the descriptors. 0, or a negative errno. */
 int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *err) BASE_MUST_USE;

@@ -53,6 +53,7 @@ struct proxy_replica {
     bool ready;
     uint64_t generation;
     unsigned slots;     /* requests at once; 0: as many as come */
+    uint64_t context;   /* tokens that all slots hold together; 0 unknown */
     bool pins;          /* takes id_slot */
 };
 
@@ -72,6 +73,7 @@ struct proxy_config {
     size_t n_replicas;
     struct proxy_endpoint *endpoints;
     size_t n_endpoints;
+    struct place_names names; /* of conversations */
 };
 
 /* As proxy_config_parse. A host name that `before` (may be NULL) has resolved is not looked up again: that would hold up every stream. */
@@ -131,6 +133,8 @@ void proxy_pump(struct proxy *p);
 void proxy_tick(struct proxy *p);
 void proxy_stream_add(struct proxy_request *r);
 void proxy_stream_remove(struct proxy_request *r);
+/* How much room an endpoint of the configuration has. */
+void proxy_room(struct proxy *p, const struct proxy_endpoint *e, struct sched_room *ret);
 
 /* ---- dialect.c ------------------------------------------------------------------------------------------------ */
 
@@ -258,6 +262,11 @@ enum proxy_metric {
     PROXY_M_ACTIVE,
     PROXY_M_WAITING,
     PROXY_M_INDEX,
+    PROXY_M_WORKING_SET,
+    PROXY_M_CAPACITY,
+    PROXY_M_CONVERSATIONS,
+    PROXY_M_SLOTS,
+    PROXY_M_CROWDED,
     PROXY_M_READY,
     PROXY_M_SUSPECT,
     PROXY_M_BUSY,

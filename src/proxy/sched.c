@@ -15,6 +15,8 @@
 #define LEARN_TOKENS 32         /* shorter prompts say little about speed */
 #define DROP_FROM_TOKENS 64     /* a prediction below this is not worth correcting */
 #define GAP_MAX_MS 2000.0       /* a turn that comes later was not waited for */
+#define KEPT_IN_RAM 0.5         /* an engine that keeps more of what its slots were used for has room beside them */
+#define OVERDUE 1.5             /* whoever stays away for longer than that many times another's absence is not coming back before it */
 
 const char *sched_decision_name(enum sched_decision d)
 {
@@ -147,11 +149,21 @@ uint64_t sched_due(const struct sched *s)
 
 /* ---- handing out ------------------------------------------------------------------------------------------------ */
 
+/* Whose slot a conversation takes that has lost its own, where nothing is kept beside the slots. With more conversations in turn than slots the one that was used longest ago is the next to come: to take always
+ * that one would make everybody lose every time. All being away for about the same time, the one that comes back last is the one that has just left, unless one is overdue. */
+static uint32_t victim(const struct sched_replica *r, const struct sched_view *v, uint32_t oldest, uint32_t newest, uint64_t now)
+{
+    if (!v->match || v->in_slot || r->kept >= KEPT_IN_RAM || oldest == AFFINITY_NO_SLOT)
+        return oldest;
+    double away = (double)(now - v->match->used_ms), idle = (double)(now - r->slots[oldest].used_ms);
+    return idle > OVERDUE * away ? oldest : newest;
+}
+
 /* The slot that a ticket gets there; AFFINITY_NO_SLOT: the engine chooses. */
 static uint32_t pick_slot(const struct sched_ticket *t, const struct sched_view *v, uint64_t now)
 {
     const struct sched_replica *r = v->replica;
-    uint32_t empty = AFFINITY_NO_SLOT, oldest = AFFINITY_NO_SLOT;
+    uint32_t empty = AFFINITY_NO_SLOT, oldest = AFFINITY_NO_SLOT, newest = AFFINITY_NO_SLOT;
     if (!r->pins || t->pinned || !t->leased)
         return AFFINITY_NO_SLOT;
     for (uint32_t i = 0; i < r->n_slots; i++) {
@@ -162,13 +174,17 @@ static uint32_t pick_slot(const struct sched_ticket *t, const struct sched_view 
             return i;
         if (slot->hold_until_ms > now)
             continue;
-        if (!slot->key)
+        if (!slot->key) {
             empty = empty == AFFINITY_NO_SLOT ? i : empty;
-        else if (oldest == AFFINITY_NO_SLOT || slot->used_ms < r->slots[oldest].used_ms)
+            continue;
+        }
+        if (oldest == AFFINITY_NO_SLOT || slot->used_ms < r->slots[oldest].used_ms)
             oldest = i;
+        if (newest == AFFINITY_NO_SLOT || slot->used_ms >= r->slots[newest].used_ms)
+            newest = i;
     }
     /* A request that names an empty slot is not given what the engine keeps in RAM of its conversation: only a new one may go there. */
-    return empty != AFFINITY_NO_SLOT && !v->match ? empty : oldest;
+    return empty != AFFINITY_NO_SLOT && !v->match ? empty : victim(r, v, oldest, newest, now);
 }
 
 /* What the choice was made from, for who asks later. */
@@ -195,6 +211,7 @@ static void lease(struct sched *s, struct sched_ticket *t, const struct sched_ch
     t->life = r->life;
     t->decision = c->decision;
     t->matched = v->match ? v->match->key : 0;
+    t->continues = c->n_matches ? c->matches[0].key : 0;
     t->predicted = v->cached;
     t->displaced = v->match && !v->in_slot;
     t->slot = pick_slot(t, v, now);
@@ -290,7 +307,7 @@ static void correct(struct sched *s, const struct sched_ticket *t, const struct 
         affinity_drop(s->affinity, t->matched, r->id);
 }
 
-static void remember(struct sched *s, const struct sched_ticket *t, uint64_t tokens)
+static void remember(struct sched *s, const struct sched_ticket *t, uint64_t tokens, uint64_t now)
 {
     struct affinity_place p = {.replica = t->replica->id, .slot = t->slot, .generation = t->generation,
                                .tokens = tokens > UINT32_MAX ? UINT32_MAX : tokens ? (uint32_t)tokens : 1};
@@ -298,6 +315,8 @@ static void remember(struct sched *s, const struct sched_ticket *t, uint64_t tok
         affinity_put(s->affinity, t->chain[t->n_chain - 1], &p);
     if (t->hint)
         affinity_put(s->affinity, t->hint, &p);
+    if (t->n_chain || t->hint)
+        affinity_live(s->affinity, t->n_chain ? t->chain[t->n_chain - 1] : t->hint, t->continues, now);
 }
 
 void sched_proved(const struct sched_ticket *t)
@@ -327,7 +346,33 @@ void sched_leave(struct sched *s, struct sched_ticket *t, const struct sched_out
     if (o->content && o->counted)
         correct(s, t, o);
     if (o->content)
-        remember(s, t, tokens);
+        remember(s, t, tokens, now);
     if (t->slot != AFFINITY_NO_SLOT)
         release_slot(s, t, &r->slots[t->slot], tokens, o->content, now);
+}
+
+/* ---- room ---------------------------------------------------------------------------------------------------------- */
+
+void sched_room(struct sched *s, struct sched_replica *const *replicas, size_t n, uint64_t now, struct sched_room *ret)
+{
+    bool tokens_known = n > 0, slots_known = n > 0, kept = false;
+    *ret = (struct sched_room){0};
+    for (size_t i = 0; i < n; i++) {
+        const struct sched_replica *r = replicas[i];
+        unsigned conversations;
+        ret->working_set += affinity_working_set(s->affinity, r->id, now, &conversations);
+        ret->conversations += conversations;
+        if (!r->ready)
+            continue;
+        ret->capacity += r->context;
+        ret->slots += r->n_slots;
+        tokens_known = tokens_known && r->context;
+        slots_known = slots_known && r->n_slots;
+        kept = kept || r->kept >= KEPT_IN_RAM;
+    }
+    if (!tokens_known)
+        ret->capacity = 0;
+    if (!slots_known)
+        ret->slots = 0;
+    ret->crowded = !kept && ((ret->capacity && ret->working_set > ret->capacity) || (ret->slots && ret->conversations > ret->slots));
 }

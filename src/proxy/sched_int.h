@@ -35,6 +35,7 @@ struct sched_choice {
     enum sched_decision decision;
     size_t chosen, n;
     uint64_t due; /* SCHED_WAIT: when to ask again at the latest */
+    size_t n_matches;
     struct affinity_match matches[AFFINITY_MATCHES];
     struct sched_view views[SCHED_VIEWS_MAX];
 };

@@ -10,6 +10,7 @@
 #include "proxy_int.h"
 
 #define ALONE_DRAIN_MS 30000
+#define SAVE_MS 10000 /* between two copies of the index for the owner: what a crash costs */
 
 struct worker {
     struct net_loop *loop;
@@ -19,6 +20,9 @@ struct worker {
     const int *fds;   /* not served yet */
     size_t n_fds;
     struct buf line;
+    struct net_timer *save;
+    uint64_t saved;  /* changes of the index at that time */
+    struct buf index; /* what an earlier one knew, until there is a configuration */
     bool draining;
     int rc;
     struct err *err;
@@ -36,11 +40,14 @@ static void on_drained(void *ctx)
     stop(ctx, 0);
 }
 
+static void say_index(void *ctx);
+
 static void drain(struct worker *w, uint64_t deadline_ms)
 {
     if (w->draining)
         return;
     w->draining = true;
+    say_index(w);
     proxy_drain(w->proxy, deadline_ms, on_drained, w);
 }
 
@@ -95,6 +102,11 @@ static void say_stats(struct worker *w)
     json_out_u64(o, "retries", s.retries);
     json_out_u64(o, "errors", s.errors);
     json_out_u64(o, "active", s.active);
+    json_out_u64(o, "working_set", s.working_set);
+    json_out_u64(o, "capacity", s.capacity);
+    json_out_u64(o, "conversations", s.conversations);
+    json_out_u64(o, "slots", s.slots);
+    json_out_bool(o, "crowded", s.crowded);
     json_out_str(o, "metrics", proxy_metrics(w->proxy, &text) == 0 ? buf_str(&text) : STR(""));
     json_out_end(o);
     json_out_end(o);
@@ -140,7 +152,62 @@ static void on_failed(void *ctx, const char *service, uint64_t generation, const
     say(ctx, o);
 }
 
+/* The index of conversations, when it is not what the owner has. */
+static void say_index(void *ctx)
+{
+    static const char digits[] = "0123456789abcdef";
+    struct worker *w = ctx;
+    base_autobuf struct buf index = BUF_INIT(PROXY_INDEX_MAX), hex = BUF_INIT((size_t)2 * PROXY_INDEX_MAX + 1);
+    uint64_t changes = affinity_changes(w->proxy->affinity);
+    if (!w->channel || changes == w->saved || proxy_index_save(w->proxy, &index) < 0)
+        return;
+    char *at = buf_room(&hex, 2 * index.len);
+    struct json_out *o = at ? json_out_new() : NULL;
+    if (!o)
+        return;
+    for (size_t i = 0; i < index.len; i++) {
+        *at++ = digits[(unsigned char)index.ptr[i] >> 4];
+        *at++ = digits[index.ptr[i] & 15];
+    }
+    buf_grew(&hex, 2 * index.len);
+    w->saved = changes;
+    json_out_obj(o, NULL);
+    json_out_str(o, "index", buf_str(&hex));
+    json_out_end(o);
+    say(w, o);
+}
+
 /* ---- what the owner says --------------------------------------------------------------------------------------- */
+
+static int nibble(char c)
+{
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* What an earlier worker knew. It is a help, not a need: one that cannot be read is passed over. */
+static void take_index(struct worker *w, struct str hex)
+{
+    buf_clear(&w->index);
+    if (hex.len % 2 || hex.len / 2 > PROXY_INDEX_MAX)
+        return;
+    for (size_t i = 0; i < hex.len; i += 2) {
+        int high = nibble(hex.ptr[i]), low = nibble(hex.ptr[i + 1]);
+        if (high < 0 || low < 0) {
+            buf_clear(&w->index);
+            return;
+        }
+        buf_add_char(&w->index, (char)(high << 4 | low));
+    }
+}
+
+static void use_index(struct worker *w)
+{
+    struct err err;
+    if (w->index.len && buf_status(&w->index) == 0 && proxy_index_load(w->proxy, buf_str(&w->index), &err) < 0)
+        (void)fprintf(stderr, "berth router: %s; it begins anew\n", err.text);
+    w->saved = affinity_changes(w->proxy->affinity);
+    buf_release(&w->index);
+}
 
 static int take_config(struct worker *w, struct str line)
 {
@@ -151,6 +218,7 @@ static int take_config(struct worker *w, struct str line)
     proxy_set_config(w->proxy, c);
     if (!w->n_fds)
         return 0;
+    use_index(w);
     rc = listen_all(w, w->err);
     if (rc == 0)
         say_up(w);
@@ -187,6 +255,7 @@ static int take_line(struct worker *w, struct str line)
     struct json *j;
     uint64_t ms;
     bool ask;
+    struct str index;
     int rc = json_parse(line, &j, w->err);
     if (rc < 0)
         return err_prefix(w->err, "a line of the router's channel is malformed");
@@ -201,6 +270,8 @@ static int take_line(struct worker *w, struct str line)
         say_stats(w);
     else if (json_get(root, "ask"))
         rc = take_ask(w, json_get(root, "ask"));
+    else if (json_str(json_get(root, "index"), &index))
+        take_index(w, index);
     else
         rc = err_set(w->err, -EBADMSG, "a line of the router's channel is not understood");
     json_free(j);
@@ -254,15 +325,17 @@ static void end(struct worker *w)
     w->sigint = net_signal_close(w->sigint);
     w->sigterm = net_signal_close(w->sigterm);
     w->channel = net_stream_close(w->channel, false);
+    w->save = net_timer_close(w->save);
     if (w->loop)
         w->loop = net_loop_free(w->loop);
     buf_release(&w->line);
+    buf_release(&w->index);
 }
 
 int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *err)
 {
     static const struct net_stream_ops ops = {.on_data = on_data, .on_end = on_channel_end};
-    struct worker w = {.fds = listen_fds, .n_fds = n, .line = BUF_INIT(PROXY_CHANNEL_LINE_MAX), .err = err};
+    struct worker w = {.fds = listen_fds, .n_fds = n, .line = BUF_INIT(PROXY_CHANNEL_LINE_MAX), .index = BUF_INIT(PROXY_INDEX_MAX), .err = err};
     int rc = begin(&w);
     if (rc < 0) {
         (void)close(channel_fd);
@@ -271,7 +344,10 @@ int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *er
         w.proxy->on_failed_ctx = &w;
         rc = net_stream_from_fd(w.loop, channel_fd, &ops, &w, &w.channel, err);
     }
+    if (rc == 0 && !(w.save = net_timer_new(w.loop, say_index, &w)))
+        rc = err_nomem(err);
     if (rc == 0) {
+        net_timer_start(w.save, SAVE_MS, SAVE_MS);
         net_loop_run(w.loop);
         rc = w.rc;
     }

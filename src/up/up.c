@@ -325,6 +325,7 @@ int up_main(const struct up_options *o)
     u.sink = (struct event_sink){.emit = up_emit, .ctx = &u};
     u.router.line = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     u.router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
+    u.router.index = BUF_INIT((size_t)2 * PROXY_INDEX_MAX);
     if (fleet_load(o->fleet_path, &fo, &u.fleet, &err) < 0) {
         fprintf(stderr, "berth up: %s%s\n", err.text, err.code == -ENOENT ? "; 'berth init' writes one, -f FILE names another" : "");
         return 2;

@@ -69,7 +69,7 @@ struct up_router {
     bool up;       /* it has a configuration and accepts */
     bool draining; /* it has been told to end */
     struct proxy_stats stats;
-    struct buf metrics;
+    struct buf metrics, index; /* index: what the worker knows of conversations, for the next one */
 };
 
 /* A control request that waits for its answer. */

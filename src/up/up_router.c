@@ -14,6 +14,9 @@
 
 #include "up_int.h"
 
+#define INDEX_NAME "router.index"
+#define INDEX_MAX ((size_t)2 * PROXY_INDEX_MAX)
+
 static void on_timer(void *ctx);
 
 bool up_router_alive(const struct up *u)
@@ -32,6 +35,62 @@ static void send_line(struct up *u, const struct buf *b)
     base_ignore(net_stream_write(u->router.channel, parts, 2));
 }
 
+/* Names one life of an engine for ever, so that what the router knows of it outlives the supervisor and nobody else's. */
+static uint64_t life_of(const struct run_info *info)
+{
+    char text[OS_BOOT_ID + 64], boot[OS_BOOT_ID];
+    uint64_t ticks, h = UINT64_C(14695981039346656037);
+    if (info->pid <= 0 || os_proc_start(info->pid, &ticks) < 0 || os_boot_id(boot, NULL) < 0)
+        return info->generation;
+    snprintf(text, sizeof text, "%s %ld %llu", boot, (long)info->pid, (unsigned long long)ticks);
+    for (const char *c = text; *c; c++)
+        h = (h ^ (unsigned char)*c) * UINT64_C(1099511628211);
+    return h;
+}
+
+/* ---- what it knows of conversations, kept in the fleet's folder -------------------------------------------- */
+
+static void load_index(struct up *u)
+{
+    os_autoclose int dir = os_open_dir(u->paths.fleet, NULL);
+    buf_clear(&u->router.index);
+    if (dir >= 0 && os_read_file(dir, INDEX_NAME, &u->router.index, NULL) < 0)
+        buf_clear(&u->router.index); /* none, or one that is of no use */
+}
+
+static void tell_index(struct up *u)
+{
+    base_autobuf struct buf b = BUF_INIT(INDEX_MAX + 32);
+    if (u->router.index.len == 0)
+        load_index(u);
+    if (u->router.index.len == 0)
+        return;
+    buf_add_c(&b, "{\"index\":\"");
+    buf_add_str(&b, buf_str(&u->router.index));
+    buf_add_c(&b, "\"}");
+    send_line(u, &b);
+}
+
+static bool is_hex(struct str s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (!((s.ptr[i] >= '0' && s.ptr[i] <= '9') || (s.ptr[i] >= 'a' && s.ptr[i] <= 'f')))
+            return false;
+    return s.len > 0 && s.len <= INDEX_MAX;
+}
+
+/* A disk that is full costs what is known of conversations, after the next restart, and nothing else. */
+static void take_index(struct up *u, struct str hex)
+{
+    if (!is_hex(hex))
+        return;
+    buf_clear(&u->router.index);
+    buf_add_str(&u->router.index, hex);
+    os_autoclose int dir = os_open_dir(u->paths.fleet, NULL);
+    if (dir >= 0)
+        base_ignore(os_write_atomic(dir, INDEX_NAME, hex.ptr, hex.len, 0600, NULL));
+}
+
 void up_router_tell(struct up *u)
 {
     if (!u->router.channel || u->router.draining)
@@ -41,7 +100,7 @@ void up_router_tell(struct up *u)
         struct run_info info;
         run_info(u->services[i]->run, &info);
         states[i] = (struct proxy_state){
-            .service = u->services[i]->service, .ready = info.state == RUN_READY, .generation = info.generation};
+            .service = u->services[i]->service, .ready = info.state == RUN_READY, .generation = life_of(&info)};
     }
     base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     if (proxy_config_text(u->fleet, states, u->n_services, &b) == 0)
@@ -117,6 +176,11 @@ static void take_stats(struct up *u, json_val v)
     if (!json_u64(json_get(v, "requests"), &s->requests) || !json_u64(json_get(v, "retries"), &s->retries) ||
         !json_u64(json_get(v, "errors"), &s->errors) || !json_u64(json_get(v, "active"), &s->active))
         up_say(u, EVENT_WARN, "router", "its numbers are not complete");
+    (void)json_u64(json_get(v, "working_set"), &s->working_set);
+    (void)json_u64(json_get(v, "capacity"), &s->capacity);
+    (void)json_u64(json_get(v, "conversations"), &s->conversations);
+    (void)json_u64(json_get(v, "slots"), &s->slots);
+    (void)json_bool(json_get(v, "crowded"), &s->crowded);
     buf_clear(&u->router.metrics);
     if (json_str(json_get(v, "metrics"), &metrics))
         buf_add_str(&u->router.metrics, metrics);
@@ -136,7 +200,7 @@ static void take_failed(struct up *u, json_val v)
     if (!s || s->unreached == generation)
         return;
     run_info(s->run, &info);
-    if (info.state != RUN_READY || info.generation != generation)
+    if (info.state != RUN_READY || life_of(&info) != generation)
         return;
     s->unreached = generation;
     base_autobuf struct buf b = BUF_INIT(1024);
@@ -148,6 +212,7 @@ static void take_line(struct up *u, struct str line)
 {
     struct json *j;
     struct err err;
+    struct str index;
     bool up;
     if (json_parse(line, &j, &err) < 0) {
         up_say(u, EVENT_WARN, "router", "said something that is not understood: %s", err.text);
@@ -163,6 +228,8 @@ static void take_line(struct up *u, struct str line)
         take_answer(u, json_get(root, "answer"));
     } else if (json_get(root, "failed")) {
         take_failed(u, json_get(root, "failed"));
+    } else if (json_str(json_get(root, "index"), &index)) {
+        take_index(u, index);
     }
     json_free(j);
 }
@@ -333,6 +400,7 @@ void up_router_start(struct up *u)
         return;
     }
     up_router_tell_pair(u);
+    tell_index(u);
     up_router_tell(u);
 }
 
@@ -388,4 +456,5 @@ void up_router_release(struct up *u)
     proxy_pair_release(&r->pair);
     buf_release(&r->line);
     buf_release(&r->metrics);
+    buf_release(&r->index);
 }

@@ -91,6 +91,11 @@ static void put_router(struct json_out *o, const struct up *u, const struct flee
     json_out_u64(o, "retries", u ? u->router.stats.retries : 0);
     json_out_u64(o, "errors", u ? u->router.stats.errors : 0);
     json_out_u64(o, "active", u ? u->router.stats.active : 0);
+    json_out_u64(o, "working_set_tokens", u ? u->router.stats.working_set : 0);
+    json_out_u64(o, "capacity_tokens", u ? u->router.stats.capacity : 0);
+    json_out_u64(o, "conversations", u ? u->router.stats.conversations : 0);
+    json_out_u64(o, "slots", u ? u->router.stats.slots : 0);
+    json_out_bool(o, "crowded", u && u->router.stats.crowded);
     json_out_end(o);
 }
 

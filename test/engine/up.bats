@@ -188,11 +188,22 @@ s = socket.socket(); s.bind(("127.0.0.1", int(sys.argv[1]))); s.listen(); print(
 	bring_up
 	before="$(status_of alpha pid) $(status_of beta pid)"
 	router_pid=$("$BERTH" status --json -f "$fleet" | jq .router.pid)
+	talk() { # talk MESSAGES: who answers, and why
+		curl -sS -o "$scratch/answer" -D - --max-time 60 "$router/v1/chat/completions" -H 'Content-Type: application/json' \
+			-d "{\"model\":\"tiny\",\"temperature\":0,\"max_tokens\":8,\"messages\":[$1]}" | tr -d '\r' | grep -iE '^x-berth-(replica|decision)'
+	}
+	home=$(talk '{"role":"user","content":"one"}' | grep -i replica)
+	wait_for 20 test -s "$BERTH_STATE/fleets/$name/router.index"
+	[ "$(stat -c %a "$BERTH_STATE/fleets/$name/router.index")" = 600 ]
 	kill -9 "$router_pid"
 	# Asked at once: the connection waits in the backlog.
 	ask "What is a slot?" | jq -e '.choices[0].message.content'
 	"$BERTH" status --json -f "$fleet" | jq -e '.router.restarts == 1 and .router.state == "up"'
 	[ "$(status_of alpha pid) $(status_of beta pid)" = "$before" ]
+	# What it knew of conversations is not lost.
+	said=$(jq -c '.choices[0].message' "$scratch/answer")
+	next=$(talk "{\"role\":\"user\",\"content\":\"one\"},$said,{\"role\":\"user\",\"content\":\"two\"}")
+	[[ $next == *"$home"* && ${next,,} == *"decision: affine"* ]]
 	"$BERTH" logs berth -f "$fleet" | grep -q 'level=warn subject="router" msg="the router ended (killed by SIGKILL)'
 }
 

@@ -502,12 +502,12 @@ static inline void rig_config(const uint16_t *ports, size_t n, unsigned unready,
     struct err err;
     buf_add_c(&b, "{\"config\":{\"replicas\":[");
     for (size_t i = 0; i < n; i++)
-        buf_addf(&b, "%s{\"name\":\"r%zu\",\"served\":\"served-%zu\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":%s,\"generation\":%llu,\"slots\":%u,\"pins\":%s}", i ? "," : "", i,
+        buf_addf(&b, "%s{\"name\":\"r%zu\",\"served\":\"served-%zu\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":%s,\"generation\":%llu,\"slots\":%u,\"context\":0,\"pins\":%s}", i ? "," : "", i,
                  i, ports[i], unready >> i & 1 ? "false" : "true", (unsigned long long)generation, rig.slots, rig.pins ? "true" : "false");
     buf_addf(&b, "],\"endpoints\":[{\"name\":\"m\",\"policy\":\"%s\",\"aliases\":[\"alias\",\"gpt \\\"4\\\"\"],\"replicas\":[", rig.policy);
     for (size_t i = 0; i < n; i++)
         buf_addf(&b, "%s%zu", i ? "," : "", i);
-    buf_add_c(&b, "]}]}}");
+    buf_add_c(&b, "]}],\"headers\":[]}}");
     if (proxy_config_parse(buf_str(&b), &c, &err) < 0)
         fail_msg("%s", err.text);
     proxy_set_config(rig.proxy, c);

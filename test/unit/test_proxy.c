@@ -85,8 +85,8 @@ static void test_model_required(void **state)
     struct proxy_config *config;
     struct client c;
     replica_open(&rig.replicas[0], ECHO);
-    buf_addf(&b, "{\"config\":{\"replicas\":[{\"name\":\"r0\",\"served\":\"s\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":true,\"generation\":1,\"slots\":0,\"pins\":false}],"
-                 "\"endpoints\":[{\"name\":\"a\",\"policy\":\"adaptive\",\"aliases\":[],\"replicas\":[0]},{\"name\":\"b b\",\"policy\":\"adaptive\",\"aliases\":[],\"replicas\":[0]}]}}",
+    buf_addf(&b, "{\"config\":{\"replicas\":[{\"name\":\"r0\",\"served\":\"s\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":true,\"generation\":1,\"slots\":0,\"context\":0,\"pins\":false}],"
+                 "\"endpoints\":[{\"name\":\"a\",\"policy\":\"adaptive\",\"aliases\":[],\"replicas\":[0]},{\"name\":\"b b\",\"policy\":\"adaptive\",\"aliases\":[],\"replicas\":[0]}],\"headers\":[]}}",
              rig.replicas[0].port);
     assert_int_equal(proxy_config_parse(buf_str(&b), &config, NULL), 0);
     proxy_set_config(rig.proxy, config);

@@ -201,9 +201,9 @@ static void test_unknown_host(void **state)
     replica_open(&rig.replicas[0], ECHO);
     base_autobuf struct buf b = BUF_INIT(4096);
     struct proxy_config *config;
-    buf_addf(&b, "{\"config\":{\"replicas\":[{\"name\":\"r0\",\"served\":\"s0\",\"host\":\"not..valid\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":1,\"pins\":false},"
-                 "{\"name\":\"r1\",\"served\":\"s1\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":true,\"generation\":1,\"slots\":1,\"pins\":false}],"
-                 "\"endpoints\":[{\"name\":\"m\",\"policy\":\"adaptive\",\"aliases\":[],\"replicas\":[0,1]}]}}",
+    buf_addf(&b, "{\"config\":{\"replicas\":[{\"name\":\"r0\",\"served\":\"s0\",\"host\":\"not..valid\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":1,\"context\":0,\"pins\":false},"
+                 "{\"name\":\"r1\",\"served\":\"s1\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":true,\"generation\":1,\"slots\":1,\"context\":0,\"pins\":false}],"
+                 "\"endpoints\":[{\"name\":\"m\",\"policy\":\"adaptive\",\"aliases\":[],\"replicas\":[0,1]}],\"headers\":[]}}",
              rig.replicas[0].port);
     assert_int_equal(proxy_config_parse(buf_str(&b), &config, NULL), 0);
     proxy_set_config(rig.proxy, config);

@@ -3,9 +3,7 @@
  * proxy: which conversation a request belongs to, which replica holds it, and who is sent where. No sockets: time is a number, replicas are structs, and what comes
  * from a cache is counted in prompt tokens.
  */
-#include <base/base.h>
 #include <conf/conf.h>
-#include <proxy/place_int.h>
 
 #include <errno.h>
 #include <setjmp.h>
@@ -15,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "sched_rig.h"
+
 /* ---- identity -------------------------------------------------------------------------------------------- */
 
 static struct place_identity id, other;
@@ -22,7 +22,7 @@ static struct place_identity id, other;
 static void read_fields(const char *path, const char *body, const struct http_field *fields, size_t n, struct place_identity *ret)
 {
     struct http_head head = {.method = STR("POST"), .target = str_of(path), .fields = fields, .n_fields = n};
-    place_identify(str_of(path), &head, str_of(body), 7, ret);
+    place_identify(str_of(path), &head, str_of(body), &place_names_default, 7, ret);
 }
 
 static void read_body(const char *path, const char *body, struct place_identity *ret)
@@ -102,6 +102,25 @@ static void hints(void **state)
     assert_true(!id.hint && id.flow == other.flow);
     read_body(CHAT, "{\"prompt_cache_key\":\"\"}", &id);
     assert_int_equal(id.hint, 0);
+}
+
+/* Whoever names the fields has named all of them; those of the body stay. */
+static void own_names(void **state)
+{
+    (void)state;
+    static const char *const mine[] = {"x-task", "x-job"};
+    const struct place_names names = {mine, BASE_COUNT(mine)};
+    const struct http_field fields[] = {{STR("X-Session-Id"), STR("a")}, {STR("X-Job"), STR("b")}, {STR("X-Task"), STR("c")}};
+    struct http_head head = {.method = STR("POST"), .fields = fields, .n_fields = 1};
+    place_identify(STR(CHAT), &head, STR("{}"), &names, 7, &id);
+    assert_int_equal(id.hint, 0);
+    place_identify(STR(CHAT), &head, STR("{\"prompt_cache_key\":\"k\"}"), &names, 7, &id);
+    assert_true(id.hint != 0);
+    head.n_fields = 2;
+    place_identify(STR(CHAT), &head, STR("{}"), &names, 7, &id);
+    head.n_fields = 3;
+    place_identify(STR(CHAT), &head, STR("{}"), &names, 7, &other);
+    assert_true(id.hint && other.hint && id.hint != other.hint);
 }
 
 static void odd_bodies(void **state)
@@ -186,85 +205,6 @@ static void bounded_in_bytes(void **state)
 }
 
 /* ---- the scheduler -------------------------------------------------------------------------------------------- */
-
-#define REPLICAS 3
-#define TICKETS 64
-
-static struct affinity *aff;
-static struct sched *sched;
-static struct sched_replica reps[REPLICAS], *cands[REPLICAS];
-static struct sched_ticket t[TICKETS];
-static uint64_t tried[TICKETS], chains[TICKETS][8], now;
-
-static int open_sched(void **state)
-{
-    (void)state;
-    aff = affinity_new(1 << 20);
-    sched = sched_new(aff);
-    now = 1000;
-    memset(reps, 0, sizeof reps);
-    memset(t, 0, sizeof t);
-    memset(tried, 0, sizeof tried);
-    for (uint32_t i = 0; i < REPLICAS; i++) {
-        reps[i].id = i + 1;
-        cands[i] = &reps[i];
-    }
-    return 0;
-}
-
-static int close_sched(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < REPLICAS; i++)
-        sched_replica_release(&reps[i]);
-    sched = sched_free(sched);
-    aff = affinity_free(aff);
-    return 0;
-}
-
-static void replicas(size_t n, unsigned slots)
-{
-    for (size_t i = 0; i < n; i++)
-        assert_int_equal(sched_replica_set(&reps[i], true, 1, slots, true), 0);
-}
-
-static struct sched_ticket *ticket(size_t i, const char *policy, size_t n, uint64_t tokens)
-{
-    t[i] = (struct sched_ticket){.policy = policy, .candidates = cands, .n_candidates = n, .tried = &tried[i], .chain = chains[i], .tokens = tokens, .leased = true, .seq = i + 1};
-    tried[i] = 0;
-    return &t[i];
-}
-
-/* Turn `turn` of conversation c, counted from 1. */
-static struct sched_ticket *turn(size_t i, const char *policy, size_t n, uint64_t c, size_t turns, uint64_t tokens)
-{
-    struct sched_ticket *k = ticket(i, policy, n, tokens);
-    for (size_t m = 0; m < turns; m++)
-        chains[i][m] = c * 1000 + m + 1;
-    k->n_chain = turns;
-    k->flow = c;
-    return k;
-}
-
-static struct sched_ticket *next(void)
-{
-    bool expired;
-    return sched_next(sched, now, &expired);
-}
-
-static void done(struct sched_ticket *k, uint64_t cached)
-{
-    sched_proved(k);
-    sched_leave(sched, k, &(struct sched_outcome){.result = SCHED_OK, .content = true, .counted = true, .prompt_n = k->tokens - cached, .cached_n = cached, .prompt_ms = (double)(k->tokens - cached)},
-                now);
-}
-
-static void go(struct sched_ticket *k)
-{
-    assert_int_equal(sched_enter(sched, k, now), 0);
-    assert_ptr_equal(next(), k);
-    assert_non_null(k->replica);
-}
 
 static void slots_are_the_limit(void **state)
 {
@@ -517,101 +457,13 @@ static void slot_is_held_for_the_next_turn(void **state)
     assert_ptr_equal(next(), &t[1]);
 }
 
-/* ---- order of policies: what was measured on two real replicas, in counted tokens and assignments ------------------------ */
-
-struct tally {
-    unsigned requests[2]; /* of the cold burst */
-    uint64_t cold, reread; /* prompt tokens: of the busier replica in the burst; read again in the warm turns */
-};
-
-#define BURST 16
-#define LONG 90000
-
-/* 16 cold prompts at once, then one warm turn of each. Replicas read 10 tokens in a millisecond; what they hold is a set of conversations. */
-static struct tally measure(const char *policy, size_t n)
-{
-    bool holds[2][BURST] = {0};
-    struct tally r = {0};
-    uint64_t read[2] = {0};
-    close_sched(NULL);
-    open_sched(NULL);
-    replicas(n, BURST);
-    for (size_t i = 0; i < BURST; i++)
-        go(turn(i, policy, n, i + 1, 1, LONG));
-    for (size_t i = 0; i < BURST; i++) {
-        size_t at = (size_t)(t[i].replica - reps);
-        r.requests[at]++;
-        read[at] += LONG;
-        holds[at][i] = true;
-        now += 10;
-        done(&t[i], 0);
-    }
-    r.cold = read[0] > read[1] ? read[0] : read[1];
-    now += 60000;
-    for (size_t i = 0; i < BURST; i++) {
-        size_t c = (i * 7 + 3) % BURST; /* not in the order in which they came */
-        go(turn(i, policy, n, c + 1, 2, LONG + 100));
-        size_t at = (size_t)(t[i].replica - reps);
-        uint64_t cached = holds[at][c] ? LONG : 0;
-        r.reread += LONG + 100 - cached;
-        done(&t[i], cached);
-        now += 10;
-    }
-    return r;
-}
-
-static void policies_in_order(void **state)
-{
-    (void)state;
-    struct tally one = measure("adaptive", 1), robin = measure("roundrobin", 2), adaptive = measure("adaptive", 2), counter = measure("counter", 2), sticky = measure("sticky", 2),
-                 hash = measure("hash", 2);
-    /* the burst: spread as turns spread it; a pinned one and a hash do worse or as well by chance */
-    assert_int_equal(robin.requests[0], BURST / 2);
-    assert_int_equal(adaptive.requests[0], BURST / 2);
-    assert_int_equal(counter.requests[0], BURST / 2);
-    assert_int_equal(adaptive.cold, robin.cold);
-    assert_int_equal(one.cold, 2 * adaptive.cold);
-    assert_true(hash.cold >= adaptive.cold && hash.cold <= one.cold);
-    /* warm turns: what is new is read, and nothing else */
-    assert_int_equal(sticky.reread, BURST * 100);
-    assert_int_equal(adaptive.reread, sticky.reread);
-    assert_int_equal(counter.reread, sticky.reread);
-    assert_int_equal(hash.reread, sticky.reread);
-    assert_true(robin.reread > 2 * adaptive.reread);
-    assert_true(sched_policy_known(STR("least")) && !sched_policy_known(STR("")) && !sched_policy_known(STR("random")));
-}
-
-/* One agent's scaffold in front of every conversation: load stays even. */
-static void shared_scaffold_does_not_pile_up(void **state)
-{
-    (void)state;
-    unsigned n[2] = {0};
-    base_autobuf struct buf b = BUF_INIT(1 << 16);
-    replicas(2, TICKETS);
-    for (size_t i = 0; i < 40; i++) {
-        buf_clear(&b);
-        buf_addf(&b, "{\"messages\":[" SYS ",{\"role\":\"user\",\"content\":\"task %zu\"}]}", i);
-        read_body(CHAT, b.ptr, &id);
-        struct sched_ticket *k = ticket(i, "adaptive", 2, 20000);
-        chains[i][0] = id.chain[0];
-        k->n_chain = id.n;
-        go(k);
-        n[k->replica - reps]++;
-        done(k, 19000); /* the engine says that nearly all was there */
-        now += 500;
-    }
-    assert_int_equal(n[0], 20);
-    assert_int_equal(n[1], 20);
-}
-
-#define SCHED_TEST(f) cmocka_unit_test_setup_teardown(f, open_sched, close_sched)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(next_turn_has_the_last_as_prefix),
         cmocka_unit_test(scaffold_is_no_match),
         cmocka_unit_test(hints),
+        cmocka_unit_test(own_names),
         cmocka_unit_test(odd_bodies),
         cmocka_unit_test(longest_chain_first),
         cmocka_unit_test(bounded_in_bytes),
@@ -625,8 +477,6 @@ int main(void)
         SCHED_TEST(predictions_are_corrected),
         SCHED_TEST(no_empty_slot_for_the_displaced),
         SCHED_TEST(slot_is_held_for_the_next_turn),
-        SCHED_TEST(policies_in_order),
-        SCHED_TEST(shared_scaffold_does_not_pile_up),
     };
     return cmocka_run_group_tests_name("proxy_place", tests, NULL, NULL);
 }

@@ -110,6 +110,44 @@ static void next_turn_goes_home(void **state)
     client_release(&c);
 }
 
+/* What one router knew the next one knows, of replicas that are the same processes. */
+static void knows_over_a_restart(void **state)
+{
+    (void)state;
+    for (uint64_t generation = 1; generation <= 2; generation++) {
+        base_autobuf struct buf index = BUF_INIT(PROXY_INDEX_MAX);
+        struct client c;
+        struct err err;
+        uint16_t ports[2];
+        rig.slots = 2;
+        rig.pins = true;
+        for (size_t i = 0; i < 2; i++) {
+            replica_open(&rig.replicas[i], ECHO);
+            ports[i] = rig.replicas[i].port;
+        }
+        rig_config(ports, 2, 0, 1);
+        ask(&c, "POST", CHAT, TURN1);
+        const char *home = has_line(&c.fields, "X-Berth-Replica: r0") ? "X-Berth-Replica: r0" : "X-Berth-Replica: r1";
+        client_release(&c);
+        assert_int_equal(proxy_index_save(rig.proxy, &index), 0);
+        assert_int_equal(proxy_index_load(rig.proxy, buf_str(&index), &err), -EBUSY);
+        rig.proxy = proxy_free(rig.proxy);
+        assert_int_equal(proxy_new(rig.loop, &rig.proxy, &err), 0);
+        assert_int_equal(proxy_listen(rig.proxy, rig_listen(&rig.addr.port), &err), 0);
+        rig_config(ports, 2, 0, generation);
+        assert_int_equal(proxy_index_load(rig.proxy, buf_str(&index), &err), 0);
+        ask(&c, "POST", CHAT, TURN2);
+        assert_int_equal(c.status, 200);
+        if (generation == 1)
+            assert_true(has_line(&c.fields, home));
+        assert_true(has_line(&c.fields, generation == 1 ? "X-Berth-Decision: affine" : "X-Berth-Decision: cold"));
+        client_release(&c);
+        for (size_t i = 0; i < 2; i++)
+            replica_close(&rig.replicas[i]);
+    }
+    rig.replicas[0].server = rig.replicas[1].server = NULL;
+}
+
 /* ---- before content ------------------------------------------------------------------------------------------ */
 
 /* Each API's first events, which are not content yet; then the first that is; then the last. */
@@ -350,6 +388,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         RIG_TEST(queue_is_here),
         RIG_TEST(next_turn_goes_home),
+        RIG_TEST(knows_over_a_restart),
         RIG_TEST(dies_before_content),
         RIG_TEST(dies_after_content),
         RIG_TEST(signs_of_life),

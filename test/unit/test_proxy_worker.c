@@ -61,13 +61,13 @@ static void test_config_text(void **state)
     struct err err;
     assert_string_equal(config_text(&b, false),
                         "{\"config\":{\"replicas\":["
-                        "{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":7001,\"ready\":true,\"generation\":4,\"slots\":2,\"pins\":true},"
-                        "{\"name\":\"b\",\"served\":\"b\",\"host\":\"127.0.0.1\",\"port\":7002,\"ready\":false,\"generation\":3,\"slots\":0,\"pins\":true},"
-                        "{\"name\":\"c\",\"served\":\"c\",\"host\":\"10.0.0.9\",\"port\":7003,\"ready\":true,\"generation\":0,\"slots\":0,\"pins\":true},"
-                        "{\"name\":\"d\",\"served\":\"d\",\"host\":\"10.0.0.7\",\"port\":7004,\"ready\":true,\"generation\":0,\"slots\":0,\"pins\":true},"
-                        "{\"name\":\"e\",\"served\":\"e\",\"host\":\"::1\",\"port\":7005,\"ready\":true,\"generation\":0,\"slots\":0,\"pins\":true}],"
+                        "{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":7001,\"ready\":true,\"generation\":4,\"slots\":2,\"context\":0,\"pins\":true},"
+                        "{\"name\":\"b\",\"served\":\"b\",\"host\":\"127.0.0.1\",\"port\":7002,\"ready\":false,\"generation\":3,\"slots\":0,\"context\":0,\"pins\":true},"
+                        "{\"name\":\"c\",\"served\":\"c\",\"host\":\"10.0.0.9\",\"port\":7003,\"ready\":true,\"generation\":0,\"slots\":0,\"context\":0,\"pins\":true},"
+                        "{\"name\":\"d\",\"served\":\"d\",\"host\":\"10.0.0.7\",\"port\":7004,\"ready\":true,\"generation\":0,\"slots\":0,\"context\":0,\"pins\":true},"
+                        "{\"name\":\"e\",\"served\":\"e\",\"host\":\"::1\",\"port\":7005,\"ready\":true,\"generation\":0,\"slots\":0,\"context\":0,\"pins\":true}],"
                         "\"endpoints\":[{\"name\":\"m\",\"policy\":\"adaptive\",\"aliases\":[\"gpt-4o\",\"\xc3\xa4 \\\"q\\\"\"],\"replicas\":[1,0]},"
-                        "{\"name\":\"n\",\"policy\":\"hash\",\"aliases\":[],\"replicas\":[0,2,3,4]}]}}");
+                        "{\"name\":\"n\",\"policy\":\"hash\",\"aliases\":[],\"replicas\":[0,2,3,4]}],\"headers\":[]}}");
     if (proxy_config_parse(buf_str(&b), &c, &err) < 0)
         fail_msg("%s", err.text);
     assert_ptr_equal(proxy_config_ref(c), c);
@@ -79,9 +79,9 @@ static void test_config_text(void **state)
     assert_int_equal(proxy_config_text(&fleet, NULL, 0, &small), -E2BIG);
 }
 
-#define R "{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":2,\"pins\":false}"
+#define R "{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":2,\"context\":0,\"pins\":false}"
 #define E(list) "{\"name\":\"m\",\"policy\":\"least\",\"aliases\":[],\"replicas\":[" list "]}"
-#define C(replicas, endpoints) "{\"config\":{\"replicas\":[" replicas "],\"endpoints\":[" endpoints "]}}"
+#define C(replicas, endpoints) "{\"config\":{\"replicas\":[" replicas "],\"endpoints\":[" endpoints "],\"headers\":[]}}"
 
 static void test_config_refused(void **state)
 {
@@ -91,14 +91,14 @@ static void test_config_refused(void **state)
         "", "{}", "[]", "null", "{\"config\":{}}", "{\"config\":[]}", "{\"config\":{\"replicas\":[],\"endpoints\":{}}}", C(R, E("1")), C(R, E("-1")), C(R, E("\"0\"")),
         C(R, "{}"), C(R, "7"), C("{}", ""), C("7", ""), C(R, "{\"name\":\"\",\"policy\":\"least\",\"aliases\":[],\"replicas\":[0]}"),
         C(R, "{\"name\":\"m\",\"policy\":\"least\",\"aliases\":[7],\"replicas\":[0]}"), C(R, "{\"name\":\"m\",\"policy\":\"least\",\"aliases\":[],\"replicas\":[0],\"x\":1}"),
-        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":0,\"ready\":true,\"generation\":1,\"slots\":2,\"pins\":false}", ""),
-        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":65536,\"ready\":true,\"generation\":1,\"slots\":2,\"pins\":false}", ""),
-        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":1,\"generation\":1,\"slots\":2,\"pins\":false}", ""),
-        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":-1,\"slots\":2,\"pins\":false}", ""),
-        C("{\"name\":\"a\\n\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":2,\"pins\":false}", ""),
-        C("{\"name\":\"a\\u0000\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":2,\"pins\":false}", ""),
-        "{\"config\":{\"replicas\":[],\"endpoints\":[],\"x\":1}}", "{\"config\":{\"replicas\":[],\"endpoints\":[]},\"x\":1}", C("", "") "x",
-        C(R, "{\"name\":\"m\",\"policy\":\"best\",\"aliases\":[],\"replicas\":[0]}"), C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":257,\"pins\":false}", ""),
+        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":0,\"ready\":true,\"generation\":1,\"slots\":2,\"context\":0,\"pins\":false}", ""),
+        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":65536,\"ready\":true,\"generation\":1,\"slots\":2,\"context\":0,\"pins\":false}", ""),
+        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":1,\"generation\":1,\"slots\":2,\"context\":0,\"pins\":false}", ""),
+        C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":-1,\"slots\":2,\"context\":0,\"pins\":false}", ""),
+        C("{\"name\":\"a\\n\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":2,\"context\":0,\"pins\":false}", ""),
+        C("{\"name\":\"a\\u0000\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":2,\"context\":0,\"pins\":false}", ""),
+        "{\"config\":{\"replicas\":[],\"endpoints\":[],\"headers\":[],\"x\":1}}", "{\"config\":{\"replicas\":[],\"endpoints\":[],\"headers\":[]},\"x\":1}", C("", "") "x",
+        C(R, "{\"name\":\"m\",\"policy\":\"best\",\"aliases\":[],\"replicas\":[0]}"), C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":1,\"ready\":true,\"generation\":1,\"slots\":257,\"context\":0,\"pins\":false}", ""),
     };
     for (size_t i = 0; i < BASE_COUNT(good); i++) {
         struct proxy_config *c;
@@ -287,7 +287,7 @@ static void test_worker_life(void **state)
     /* asked before it has a configuration */
     tell(&c, "{\"stats\":true}");
     char *line = hear(&c);
-    assert_true(str_starts(str_of(line), STR("{\"stats\":{\"requests\":0,\"retries\":0,\"errors\":0,\"active\":0,\"metrics\":\"# HELP ")));
+    assert_true(str_starts(str_of(line), STR("{\"stats\":{\"requests\":0,\"retries\":0,\"errors\":0,\"active\":0,\"working_set\":0,\"capacity\":0,\"conversations\":0,\"slots\":0,\"crowded\":false,\"metrics\":\"# HELP ")));
     free(line);
     /* a connection that waits is served once the configuration comes */
     int early = dial(c.port);
@@ -299,7 +299,7 @@ static void test_worker_life(void **state)
     expect(c.port, GET("/v1/models"), "\"id\":\"gpt-4o\"");
     expect(c.port, POST("{\"model\":\"nobody\"}", "18"), "404 Not Found");
     /* the second configuration replaces the first, in two pieces */
-    const char *none = "{\"config\":{\"replicas\":[],\"endpoints\":[]}}";
+    const char *none = "{\"config\":{\"replicas\":[],\"endpoints\":[],\"headers\":[]}}";
     assert_int_equal(send(c.channel, none, 10, MSG_NOSIGNAL), 10);
     (void)poll(NULL, 0, 5);
     tell(&c, none + 10);
@@ -313,6 +313,22 @@ static void test_worker_life(void **state)
     assert_int_equal(dial(c.port), -1);
 }
 
+/* An index that is broken, or of another version, is passed over: the worker comes up all the same. */
+static void test_worker_index(void **state)
+{
+    (void)state;
+    static const char *const lines[] = {"{\"index\":\"\"}", "{\"index\":\"zz\"}", "{\"index\":\"abc\"}", "{\"index\":\"6265727468696478\"}"};
+    for (size_t i = 0; i < BASE_COUNT(lines); i++) {
+        struct child c;
+        child_start(&c, NULL);
+        tell(&c, lines[i]);
+        tell(&c, C("", ""));
+        hear_line(&c, "{\"up\":true}");
+        tell(&c, "{\"drain\":0}");
+        assert_int_equal(child_wait(&c), 0);
+    }
+}
+
 static void test_worker_tells_failures(void **state)
 {
     (void)state;
@@ -321,7 +337,7 @@ static void test_worker_tells_failures(void **state)
     int fd = listen_here(&port);
     close(fd); /* nobody listens there for now */
     char config[512];
-    snprintf(config, sizeof config, C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":true,\"generation\":5,\"slots\":2,\"pins\":false}", E("0")), port);
+    snprintf(config, sizeof config, C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":true,\"generation\":5,\"slots\":2,\"context\":0,\"pins\":false}", E("0")), port);
     child_start(&c, NULL);
     tell(&c, config);
     hear_line(&c, "{\"up\":true}");
@@ -386,6 +402,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_text),           cmocka_unit_test(test_config_refused),      cmocka_unit_test(test_worker_life),
         cmocka_unit_test(test_config_out_of_memory),
+        cmocka_unit_test(test_worker_index),
         cmocka_unit_test(test_worker_tells_failures), cmocka_unit_test(test_worker_channel_ends), cmocka_unit_test(test_worker_nonsense),
         cmocka_unit_test(test_alone),
     };
