@@ -60,6 +60,8 @@ static int check_runtime(struct check_results *r, struct store *s, const struct 
     if (!used_here(f, NULL, rt, &elsewhere))
         return check_add(r, "runtime", subject, elsewhere ? CHECK_UNPROVEN : CHECK_HOLDS,
                    elsewhere ? "used on other hosts only" : "no service uses it");
+    if (rt->source == FLEET_SOURCE_OCI)
+        return check_add(r, "runtime", subject, CHECK_HOLDS, "an image, pinned by its digest; podman fetches it");
     struct store_runtime found;
     struct err err;
     int ret = store_runtime_find(s, rt, &found, &err);

@@ -94,7 +94,10 @@ static bool folder_has(const char *root, size_t backend)
 static bool runtime_api(const struct fleet_runtime *rt, enum hw_api *ret)
 {
     for (size_t i = 0; i < BASE_COUNT(backends); i++) {
-        bool has = rt->source == FLEET_SOURCE_DEBIAN ? packages_have(rt, i) : folder_has(rt->source == FLEET_SOURCE_PATH ? rt->source_arg : "/", i);
+        bool has = rt->source == FLEET_SOURCE_DEBIAN   ? packages_have(rt, i)
+                   : rt->source == FLEET_SOURCE_PATH   ? folder_has(rt->source_arg, i)
+                   : rt->source == FLEET_SOURCE_SYSTEM ? folder_has("/", i)
+                                                       : false; /* nobody has looked into it yet */
         if (has) {
             *ret = backends[i].api;
             return true;

@@ -51,13 +51,14 @@ struct fleet_host {
 };
 
 /* Where a runtime comes from. */
-enum fleet_source_kind { FLEET_SOURCE_DEBIAN, FLEET_SOURCE_PATH, FLEET_SOURCE_SYSTEM };
+enum fleet_source_kind { FLEET_SOURCE_DEBIAN, FLEET_SOURCE_PATH, FLEET_SOURCE_SYSTEM, FLEET_SOURCE_ARCHIVE, FLEET_SOURCE_OCI };
 
 struct fleet_runtime {
     const char *name;
     const char *engine; /* kind: "llama.cpp", "vllm", "generic"; checked against fleet_options.engines */
     enum fleet_source_kind source;
-    const char *source_arg;          /* debian: suite; path: absolute folder; system: NULL */
+    const char *source_arg;          /* debian: suite; path: absolute folder; system: NULL; archive: http(s) URL or absolute path; oci: "IMAGE@sha256:DIGEST" */
+    const char *digest;              /* archive, oci: sha256 that it is pinned by, 64 hex digits; else NULL */
     const char *const *packages;     /* debian: at least one */
     size_t n_packages;
     struct fleet_pos pos;
@@ -202,6 +203,9 @@ int fleet_parse(struct str text, const char *path, const struct fleet_options *o
 struct fleet *fleet_free(struct fleet *f);
 /* NULL when there is none of that name. */
 const struct fleet_service *fleet_service_find(const struct fleet *f, const char *name);
+/* What is wrong with the text of a runtime's source ("archive:..." or "oci:..." without that word) as a phrase; NULL and the parts filled in when nothing is. *ret_place is the archive without its digest. */
+const char *fleet_archive_wrong(struct str text, struct str *ret_place, struct str *ret_digest);
+const char *fleet_image_wrong(struct str text, struct str *ret_digest);
 /* True for a service that `up` starts here: host is this machine and unit is child. */
 bool fleet_service_local(const struct fleet_service *s);
 /* A name of a host, service, model, runtime: lower-case letters, digits, '-', '_', '.', beginning with a letter or digit; 1..FLEET_NAME_MAX. */

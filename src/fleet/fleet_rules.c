@@ -61,6 +61,19 @@ static bool has_placeholder(const struct fleet_service *s, const char *placehold
     return false;
 }
 
+/* An image is started by podman, and podman starts nothing else. */
+static int rules_unit(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
+{
+    bool image = s->runtime->source == FLEET_SOURCE_OCI;
+    const struct yaml_node *unit = yaml_get(n, "unit");
+    struct fleet_pos at = unit ? fleet_pos_of(unit) : s->pos;
+    if (image && s->unit != FLEET_QUADLET)
+        return fleet_refuse_at(r, at, "'unit' of %s must be 'quadlet': its runtime '%s' is an image", r->of, s->runtime->name);
+    if (!image && s->unit == FLEET_QUADLET)
+        return fleet_refuse_at(r, at, "'unit' of %s is 'quadlet', but its runtime '%s' is no image; give it 'source: oci:IMAGE@sha256:DIGEST', or use 'systemd'", r->of, s->runtime->name);
+    return 0;
+}
+
 static int rules_generic(struct fleet_reader *r, const struct yaml_node *n, struct fleet_service *s)
 {
     if (!s->command)
@@ -233,7 +246,9 @@ int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void 
         s->host = r->fleet->hosts;
     }
     bool generic = strcmp(s->runtime->engine, "generic") == 0;
-    int rc = generic ? rules_generic(r, n, s) : rules_known_engine(r, n, s);
+    int rc = rules_unit(r, n, s);
+    if (rc == 0)
+        rc = generic ? rules_generic(r, n, s) : rules_known_engine(r, n, s);
     if (rc == 0)
         rc = rules_numbers(r, n, s);
     if (rc == 0)

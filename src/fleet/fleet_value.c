@@ -7,6 +7,7 @@
 #include "fleet_int.h"
 
 #include <errno.h>
+#include <os/os.h>
 
 int fleet_read_version(struct fleet_reader *r, const struct yaml_node *n, void *part)
 {
@@ -72,6 +73,61 @@ static bool has_upper(struct str s)
     return false;
 }
 
+/* Sixty-four lower-case hexadecimal digits. */
+static bool is_sha256(struct str s)
+{
+    uint8_t raw[OS_SHA256_BYTES];
+    return os_unhex(s, raw, sizeof raw);
+}
+
+const char *fleet_archive_wrong(struct str text, struct str *ret_place, struct str *ret_digest)
+{
+    ptrdiff_t at = str_find(text, STR("#sha256="));
+    if (at <= 0)
+        return "needs its digest: 'archive:URL#sha256=DIGEST'";
+    struct str place = {text.ptr, (size_t)at}, digest = {text.ptr + at + 8, text.len - (size_t)at - 8};
+    if (!is_sha256(digest))
+        return "needs 64 lower-case hexadecimal digits after '#sha256='";
+    ptrdiff_t scheme = str_find(place, STR("://"));
+    if (scheme >= 0 && !str_starts(place, STR("https://")) && !str_starts(place, STR("http://")))
+        return "has an unknown scheme; use https://, or the path of a file";
+    for (size_t i = 0; i < place.len; i++)
+        if (place.ptr[i] == ' ' && scheme >= 0)
+            return "holds a space; write it as %20";
+    *ret_place = place;
+    *ret_digest = digest;
+    return NULL;
+}
+
+const char *fleet_image_wrong(struct str text, struct str *ret_digest)
+{
+    ptrdiff_t at = str_find(text, STR("@sha256:"));
+    if (at < 0)
+        return "needs its digest: 'oci:IMAGE@sha256:DIGEST'; a tag can be moved";
+    struct str image = {text.ptr, (size_t)at}, digest = {text.ptr + at + 8, text.len - (size_t)at - 8};
+    if (!is_sha256(digest))
+        return "needs 64 lower-case hexadecimal digits after '@sha256:'";
+    if (!is_token(image, "-_./:", 255))
+        return "names no image before '@'";
+    *ret_digest = digest;
+    return NULL;
+}
+
+/* "archive:..." or "oci:...". */
+static int read_pinned(struct fleet_reader *r, const struct yaml_node *n, struct str s, bool archive, struct fleet_runtime *rt)
+{
+    struct str place = s, digest;
+    const char *wrong = archive ? fleet_archive_wrong(s, &place, &digest) : fleet_image_wrong(s, &digest);
+    if (wrong)
+        return fleet_refuse(r, n, "%s %s", fleet_label(r), wrong);
+    rt->source = archive ? FLEET_SOURCE_ARCHIVE : FLEET_SOURCE_OCI;
+    rt->digest = arena_dup(r->arena, digest);
+    if (archive && str_find(place, STR("://")) < 0)
+        return rt->digest ? absolute_path(r, n, place, &rt->source_arg) : err_nomem(r->err);
+    rt->source_arg = arena_dup(r->arena, place);
+    return rt->digest && rt->source_arg ? 0 : err_nomem(r->err);
+}
+
 int fleet_read_runtime_source(struct fleet_reader *r, const struct yaml_node *n, void *part)
 {
     struct fleet_runtime *rt = part;
@@ -95,7 +151,10 @@ int fleet_read_runtime_source(struct fleet_reader *r, const struct yaml_node *n,
         rt->source_arg = s.ptr;
         return 0;
     }
-    return fleet_refuse(r, n, "%s must be 'debian:SUITE', 'path:FOLDER' or 'system', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
+    bool archive = take_prefix(&s, STR("archive:"));
+    if (archive || take_prefix(&s, STR("oci:")))
+        return read_pinned(r, n, s, archive, rt);
+    return fleet_refuse(r, n, "%s must be 'debian:SUITE', 'path:FOLDER', 'archive:URL#sha256=DIGEST', 'oci:IMAGE@sha256:DIGEST' or 'system', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
 }
 
 /* "ORG/REPO" or "ORG/REPO@REVISION" */

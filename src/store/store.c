@@ -274,8 +274,10 @@ static int compare_words(const void *a, const void *b)
 
 int store_describe(const struct fleet_runtime *w, struct buf *source, struct buf *packages, struct err *err)
 {
-    static const char *const kinds[] = {[FLEET_SOURCE_DEBIAN] = "debian:", [FLEET_SOURCE_PATH] = "path:", [FLEET_SOURCE_SYSTEM] = "system"};
+    static const char *const kinds[] = {[FLEET_SOURCE_DEBIAN] = "debian:", [FLEET_SOURCE_PATH] = "path:", [FLEET_SOURCE_SYSTEM] = "system", [FLEET_SOURCE_ARCHIVE] = "archive:", [FLEET_SOURCE_OCI] = "oci:"};
     buf_addf(source, "%s%s", kinds[w->source], w->source == FLEET_SOURCE_SYSTEM || !w->source_arg ? "" : w->source_arg);
+    if (w->source == FLEET_SOURCE_ARCHIVE)
+        buf_addf(source, "#sha256=%s", w->digest);
     size_t n = w->source == FLEET_SOURCE_DEBIAN ? w->n_packages : 0;
     base_autofree const char **sorted = calloc(n + 1, sizeof *sorted);
     if (!sorted)

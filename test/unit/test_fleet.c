@@ -215,6 +215,24 @@ static void full_service(void **state)
     fleet_free(f);
 }
 
+static void full_pinned_runtimes(void **state)
+{
+    (void)state;
+    struct fleet *f = load("test/fleet/good/full.yaml");
+    static const char digest[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    const struct fleet_runtime *image = fleet_service_find(f, "quad")->runtime;
+    assert_int_equal(image->source, FLEET_SOURCE_OCI);
+    assert_string_equal(image->digest, digest);
+    assert_string_equal(image->source_arg, "registry.example:5000/team/vllm:v1@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef");
+    assert_int_equal(image[1].source, FLEET_SOURCE_ARCHIVE);
+    assert_string_equal(image[1].source_arg, "https://example.org/llama.tar.gz");
+    assert_string_equal(image[1].digest, digest);
+    assert_int_equal(image[2].source, FLEET_SOURCE_ARCHIVE);
+    assert_string_equal(image[2].source_arg, below_cwd("test/fleet/good/builds/llama.zip"));
+    assert_null(image[-1].digest);
+    fleet_free(f);
+}
+
 static void full_endpoints_and_router(void **state)
 {
     (void)state;
@@ -656,7 +674,7 @@ int main(void)
         cmocka_unit_test(one_service_with_defaults),
         cmocka_unit_test(full_hosts_and_sources),
         cmocka_unit_test(full_service),
-        cmocka_unit_test(full_endpoints_and_router),
+        cmocka_unit_test(full_pinned_runtimes), cmocka_unit_test(full_endpoints_and_router),
         cmocka_unit_test(router_forms),
         cmocka_unit_test(router_port_and_hosts),
         cmocka_unit_test(folders),
