@@ -98,10 +98,27 @@ static int add_described(struct session *s, const char *source)
         if (!path)
             return cmd_failf(CMD_FAILED, "cannot read '%.200s': %s", rest.ptr, strerror(errno));
         want.source_arg = path;
+    } else if (str_eq_c(kind, "archive")) {
+        struct str place, hex;
+        const char *wrong = fleet_archive_wrong(rest.ptr ? rest : STR(""), &place, &hex);
+        if (wrong)
+            return cmd_usage(s->c, "'%.200s' %s", source, wrong);
+        want.source = FLEET_SOURCE_ARCHIVE;
+        want.digest = hex.ptr; /* the word's own end */
+        path = str_dup(place);
+        if (path && str_find(place, STR("://")) < 0) {
+            base_autofree char *given = path;
+            path = realpath(given, NULL);
+            if (!path)
+                return cmd_failf(CMD_FAILED, "cannot read '%.200s': %s", given, strerror(errno));
+        }
+        if (!path)
+            return cmd_nomem();
+        want.source_arg = path;
     } else if (str_eq_c(kind, "system") && !rest.ptr) {
         want.source = FLEET_SOURCE_SYSTEM;
     } else {
-        return cmd_usage(s->c, "unknown source '%.100s': use debian:SUITE, path:DIR or system", source);
+        return cmd_usage(s->c, "unknown source '%.100s': use debian:SUITE, path:DIR, archive:URL#sha256=DIGEST or system", source);
     }
     if (want.source != FLEET_SOURCE_DEBIAN && s->a->n_words > 2)
         return cmd_usage(s->c, "only a debian: runtime takes packages");
@@ -128,7 +145,10 @@ static int run_add(struct session *s)
     size_t n = a->n_words > 1 ? a->n_words - 1 : f->n_runtimes;
     for (size_t i = 0; i < n && code == CMD_OK; i++) {
         const struct fleet_runtime *want = a->n_words > 1 ? runtime_named(f, a->words[1 + i]) : &f->runtimes[i];
-        code = want ? add_one(s, want) : cmd_usage(s->c, "%s declares no runtime '%.60s'", f->file, a->words[1 + i]);
+        if (want && want->source == FLEET_SOURCE_OCI)
+            os_progress_say(s->progress, OS_PLAIN, "runtime %s: an image; podman fetches it by its digest", want->name);
+        else
+            code = want ? add_one(s, want) : cmd_usage(s->c, "%s declares no runtime '%.60s'", f->file, a->words[1 + i]);
     }
     fleet_free(f);
     return code;
@@ -264,7 +284,7 @@ const struct cmd cmd_runtime = {
     .summary = "install, list, prove and remove engine builds",
     .description =
         "A runtime is one pinned engine build with every library it needs, in berth's own state folder, apart from what the distribution installs.\n\n"
-        "add installs the runtimes that the fleet file declares, or only the named ones; or one described on the command line: debian:SUITE PACKAGE..., path:DIR or system. Installing twice changes nothing.\n\n"
+        "add installs the runtimes that the fleet file declares, or only the named ones; or one described on the command line: debian:SUITE PACKAGE..., path:DIR, archive:URL#sha256=DIGEST (tar or zip; a path in place of the URL works too) or system. Images (oci:) are podman's to fetch. Installing twice changes nothing.\n\n"
         "list shows what is installed. verify proves every file against the manifest. remove deletes one by its id or the beginning of it; it refuses while a fleet is up.",
     .examples = "berth runtime add                             # all of ./fleet.yaml\n"
                 "berth runtime add debian:forky llama.cpp-tools libggml0-backend-rpc\n"

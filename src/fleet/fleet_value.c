@@ -123,7 +123,7 @@ static int read_pinned(struct fleet_reader *r, const struct yaml_node *n, struct
     rt->source = archive ? FLEET_SOURCE_ARCHIVE : FLEET_SOURCE_OCI;
     rt->digest = arena_dup(r->arena, digest);
     if (archive && str_find(place, STR("://")) < 0)
-        return rt->digest ? absolute_path(r, n, place, &rt->source_arg) : err_nomem(r->err);
+        return rt->digest ? fleet_path(r, n, place, &rt->source_arg) : err_nomem(r->err);
     rt->source_arg = arena_dup(r->arena, place);
     return rt->digest && rt->source_arg ? 0 : err_nomem(r->err);
 }

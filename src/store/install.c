@@ -41,7 +41,9 @@ static int clean_folder(const struct store *s, const char *name, struct err *err
 static int remove_leftovers(const struct store *s, struct err *err)
 {
     int r = clean_folder(s, "runtimes", err);
-    return r < 0 ? r : clean_folder(s, "debs", err);
+    if (r == 0)
+        r = clean_folder(s, "debs", err);
+    return r < 0 ? r : clean_folder(s, "archives", err);
 }
 
 /* Takes a runtime out of sight and deletes it. */
@@ -127,6 +129,9 @@ static int fill_tree(struct install *in, struct err *err)
         break;
     case FLEET_SOURCE_PATH:
         r = path_install(in, err);
+        break;
+    case FLEET_SOURCE_ARCHIVE:
+        r = archive_install(in, err);
         break;
     default:
         r = system_install(in, err);
@@ -252,6 +257,8 @@ int store_runtime_add(struct store *s, const struct fleet_runtime *want, const s
     struct store_runtime old = {0};
     struct err why;
     snprintf(subject, sizeof subject, "runtime %s", want->name);
+    if (want->source == FLEET_SOURCE_OCI)
+        return err_set(err, -EOPNOTSUPP, "runtime '%s' is an image: podman fetches it by its digest when its unit starts", want->name);
     int r = find_proven(s, want, o, subject, &old, &why);
     if (r == 0) {
         *ret = old;

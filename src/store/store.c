@@ -75,7 +75,7 @@ static int make_folder(const char *path, mode_t mode, struct err *err)
 
 int store_open(const struct os_dirs *dirs, struct store **ret, struct err *err)
 {
-    static const char *const folders[] = {"payloads", "runtimes", "debs", "manifests"};
+    static const char *const folders[] = {"payloads", "runtimes", "debs", "archives", "manifests"};
     struct store *s = calloc(1, sizeof *s);
     base_autobuf struct buf root = BUF_INIT(STORE_PATH_MAX / 2);
     if (!s)

@@ -8,6 +8,7 @@
  *   store/runtimes/ID/tree/              the engine and every library it needs, as a root file system without writable parts
  *   store/runtimes/ID/manifest.json      engine, version, source, packages, digest of every file; written last, so that a folder without it is no runtime
  *   store/debs/SHA256.deb                what a debian: runtime was made from, kept as its rollback and remote source
+ *   store/archives/SHA256                what an archive: runtime was made from
  *   store/debs/resolved-KEY.json         which of them a declaration came to, for making it again without a network
  *   store/lock                           flock: shared to run, exclusive to take files away (remove, replace a damaged runtime)
  *   store/change                         flock: held by every change; changes wait for one another, never for what runs
@@ -128,10 +129,14 @@ struct store_runtime {
 };
 void store_runtime_release(struct store_runtime *r);
 
+#define STORE_ARCHIVE_BYTES_MAX ((uint64_t)64 << 30) /* of what an archive holds: a build with every GPU library has some 5 GiB */
 struct store_add_options {
     bool offline;            /* only what is in the store already: -ENETUNREACH when something would have to be fetched */
     bool ignore_valid_until; /* accept a mirror's snapshot whose release file has run out */
     const char *mirror;      /* NULL: the machine's own apt sources */
+    /* Puts what url has at path, which is written at once or not at all, once it has that sha256 (hex). NULL: archives are not fetched. */
+    int (*fetch)(void *ctx, const char *url, const char *sha256, const char *path, struct err *err);
+    void *fetch_ctx;
     const struct event_sink *sink; /* progress: subject "runtime NAME" */
 };
 /* The installed runtime of a declaration: -ENOENT when there is none. The manifest is read, the files are not proven. */
@@ -139,7 +144,9 @@ int store_runtime_find(struct store *s, const struct fleet_runtime *want, struct
 /* Installs what is declared; when it is there and proven, this is a no-op. Sources:
  *   debian:SUITE  the closure of the packages, resolved by apt in a private state from the machine's own mirror, each .deb compared with the sha256 of the signed index, unpacked in order;
  *   path:DIR      a copy of the folder, which holds llama-server (in ., bin or usr/bin); complete when it has a loader of its own, else it runs on the host's libraries;
- *   system        the host's own program, recorded with its digest and never copied.
+ *   archive:      tar or zip, from the store, a path, or fetched; proven by its digest, then unpacked;
+ *   system        the host's own program, recorded with its digest and never copied;
+ *   oci:          -EOPNOTSUPP: podman has it.
  * A damaged one is made again; -EBUSY while something runs from it. Every new one is started once before it is kept: -EIO with what it said. A path: folder that is newer than its copy is told as a warning.
  * Needs the main thread. Interrupted at any moment it leaves no runtime. Errors say which step, and for apt its last lines: -ENETUNREACH (the mirror cannot be reached), -ETIME (its release file has run out), -ENOENT (no such package,
  * folder or program), -EBADMSG (a package is not what the signed index names). */

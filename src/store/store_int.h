@@ -128,6 +128,8 @@ int tree_scan(int treefd, struct manifest *m, const struct event_sink *sink, con
 int tree_verify(int treefd, const struct manifest *m, const struct event_sink *sink, const char *subject, struct err *err) BASE_MUST_USE;
 /* Copies everything below srcfd. A link that leaves the folder is refused (-EINVAL), unless absolute links are allowed. */
 int tree_copy(int srcfd, int dstfd, struct err *err) BASE_MUST_USE;
+/* -EINVAL when a link leads out of the tree, or is absolute. */
+int tree_links_stay(int treefd, struct err *err) BASE_MUST_USE;
 /* Folder and file of the program: "/usr/bin/NAME", "/bin/NAME" or "/NAME" for a file that may be run, into out. -ENOENT. */
 int tree_program(int treefd, const char *name, char out[STORE_PATH_MAX]) BASE_MUST_USE;
 /* The loader that program asks for, looked up inside the tree with links resolved there: "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2". -ENOENT when the tree has
@@ -156,6 +158,11 @@ int debian_install(struct install *in, struct err *err) BASE_MUST_USE;
 int path_install(struct install *in, struct err *err) BASE_MUST_USE;
 /* True when the folder that a runtime was copied from holds a regular file that is newer than the copy. */
 bool path_changed(const struct fleet_runtime *want, uint64_t installed_us);
+int archive_install(struct install *in, struct err *err) BASE_MUST_USE;
+/* A name of an archive's entry as a path of the tree, into out: 1; 0 for the top itself; -EINVAL for one that would leave it or cannot be used. */
+int archive_name(struct str name, char out[STORE_PATH_MAX]) BASE_MUST_USE;
+/* Everything of the archive at fd, into an empty tree. -EBADMSG, -E2BIG, -ENOTSUP without libarchive, -EINTR. */
+int archive_unpack(int fd, int treefd, struct err *err) BASE_MUST_USE;
 int system_install(struct install *in, struct err *err) BASE_MUST_USE;
 /* The host's own program against its manifest: -EBADMSG. */
 int system_verify(const struct manifest *m, struct err *err) BASE_MUST_USE;

@@ -236,6 +236,19 @@ static bool link_stays(const char *path, const char *text)
     return true;
 }
 
+static int link_entry(void *ctx, const struct os_entry *e, struct err *err)
+{
+    char text[STORE_PATH_MAX];
+    (void)ctx;
+    int r = S_ISLNK(e->mode) ? read_link(e, text, err) : 0;
+    return r < 0 || !S_ISLNK(e->mode) || link_stays(e->path, text) ? r : refuse(err, e, "the link leads out of the folder");
+}
+
+int tree_links_stay(int treefd, struct err *err)
+{
+    return os_walk(treefd, link_entry, NULL, err);
+}
+
 static int copy_entry(void *ctx, const struct os_entry *e, struct err *err)
 {
     const struct copy *c = ctx;

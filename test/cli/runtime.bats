@@ -62,7 +62,7 @@ make_build() {
 	[[ $errors == *"needs packages"* ]]
 	run_split "$BERTH" runtime add ftp:somewhere
 	[ "$status" -eq 2 ]
-	[[ $errors == *"use debian:SUITE, path:DIR or system"* ]]
+	[[ $errors == *"use debian:SUITE, path:DIR, archive:URL#sha256=DIGEST or system"* ]]
 	run_split "$BERTH" runtime add "path:$scratch/none"
 	[ "$status" -eq 1 ]
 	[[ $errors == *"$scratch/none"* ]]
@@ -71,6 +71,24 @@ make_build() {
 	[ "$status" -eq 1 ]
 	[[ $errors == *llama-server* ]]
 	[ "$("$BERTH" runtime list --json)" = "[]" ]
+}
+
+@test "add: an archive is pinned by its digest, with one folder around everything or without" {
+	make_build
+	tar -czf "$scratch/own.tar.gz" -C "$scratch" own
+	sum=$(sha256sum "$scratch/own.tar.gz" | cut -d' ' -f1)
+	run_split "$BERTH" runtime add "archive:$scratch/own.tar.gz"
+	[ "$status" -eq 2 ]
+	[[ $errors == *"needs its digest"* ]]
+	run_split "$BERTH" runtime add "archive:$scratch/own.tar.gz#sha256=${sum//[0-9]/0}"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"is not what is pinned"* ]]
+	run_split "$BERTH" runtime add "archive:$scratch/own.tar.gz#sha256=$sum"
+	[ "$status" -eq 0 ]
+	id=$output
+	run_split "$BERTH" runtime verify "$id"
+	[ "$status" -eq 0 ]
+	[ "$("$BERTH" runtime list --json | jq -r '.[0].source')" = "archive:$scratch/own.tar.gz#sha256=$sum" ]
 }
 
 @test "--offline fetches nothing: exit 1 and nothing is left" {
