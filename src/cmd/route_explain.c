@@ -148,9 +148,10 @@ static void add_truth(json_val v, struct buf *out)
     if (known(v, "queue_ms"))
         buf_add_char(out, '\n');
     if (known(v, "cached_tokens")) {
+        char of[3][UNITS_TEXT];
         uint64_t cached = number(v, "cached_tokens");
-        buf_addf(out, "cache     %llu of %llu prompt tokens, %llu expected\n", (unsigned long long)cached, (unsigned long long)(cached + number(v, "prompt_tokens")),
-                 (unsigned long long)number(v, "expected_cached_tokens"));
+        buf_addf(out, "cache     %s of %s prompt tokens, %s expected\n", units_show_count(cached, of[0]), units_show_count(cached + number(v, "prompt_tokens"), of[1]),
+                 units_show_count(number(v, "expected_cached_tokens"), of[2]));
     }
     if (known(v, "prompt_ms"))
         buf_addf(out, "prompt    the rest was read in %s\n", show_ms(real(v, "prompt_ms"), read));
@@ -164,15 +165,20 @@ static void add_truth(json_val v, struct buf *out)
         buf_add_c(out, "regret    none: no other candidate would have been sooner\n");
 }
 
+int route_explain_text(json_val v, bool color, struct buf *out)
+{
+    add_head(v, out);
+    if (add_candidates(v, color, out) < 0)
+        return -ENOMEM;
+    add_choice(v, out);
+    add_truth(v, out);
+    return buf_status(out);
+}
+
 static int print_explained(json_val v)
 {
     base_autobuf struct buf out = BUF_INIT(TEXT_MAX);
-    add_head(v, &out);
-    if (add_candidates(v, os_term_color(STDOUT_FILENO), &out) < 0)
-        return cmd_nomem();
-    add_choice(v, &out);
-    add_truth(v, &out);
-    return buf_status(&out) < 0 ? cmd_nomem() : cmd_print(buf_str(&out));
+    return route_explain_text(v, os_term_color(STDOUT_FILENO), &out) < 0 ? cmd_nomem() : cmd_print(buf_str(&out));
 }
 
 /* ---- command -------------------------------------------------------------------------------------------------- */

@@ -233,6 +233,17 @@ void os_table_cell(struct os_table *t, enum os_style style, const char *fmt, ...
 /* The text with colour when color; -ENOMEM, or -EINVAL when the last row is incomplete. */
 int os_table_text(struct os_table *t, bool color, struct buf *out) BASE_MUST_USE;
 
+/* Takes a terminal over for a live view: another screen, keys as they are pressed, no cursor. One at a time. Whatever ends the program, the terminal is as it was; SIGINT, SIGTERM, SIGHUP and SIGQUIT are kept
+ * until os_screen_end, which sends them again; Ctrl-Z and fg work. */
+int os_screen_begin(int in, int out, struct err *err) BASE_MUST_USE;
+void os_screen_end(void);
+void os_screen_size(unsigned *ret_columns, unsigned *ret_rows);
+enum { OS_KEY_NONE, OS_KEY_UP = 256, OS_KEY_DOWN, OS_KEY_PAGE_UP, OS_KEY_PAGE_DOWN, OS_KEY_HOME, OS_KEY_END, OS_KEY_ENTER, OS_KEY_ESCAPE, OS_KEY_OTHER, OS_KEY_RESIZED, OS_KEY_OVER };
+/* Waits for a key: its character, or one of the above. NONE: nothing came in time. RESIZED: all must be drawn again. OVER: a signal asks for an end, or the terminal is gone. */
+int os_screen_key(uint64_t timeout_ms) BASE_MUST_USE;
+/* Appends a line that may hold colours, cut at so many columns; marked: as the selected one, without its colours. Clears the rest of the row. */
+void os_screen_line(struct buf *out, struct str line, unsigned columns, bool marked);
+
 /* Progress on stderr: lines that are redrawn in place on a terminal; elsewhere one line per finished step. Several tasks may run at once. */
 struct os_progress;
 struct os_progress *os_progress_new(int fd, const struct clk *clk) BASE_MUST_USE;
