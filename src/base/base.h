@@ -164,6 +164,8 @@ bool size_align(uint64_t a, uint64_t align, uint64_t *ret) BASE_MUST_USE;
 int units_bytes(struct str s, uint64_t *ret) BASE_MUST_USE;
 /* "640GB/s": bytes a second, the same prefixes, "/s" required. */
 int units_rate(struct str s, uint64_t *ret) BASE_MUST_USE;
+/* "90s", "10m", "1.5h", "250ms", "2d": milliseconds; the unit is required. -EINVAL, -ERANGE. */
+int units_ms(struct str s, uint64_t *ret) BASE_MUST_USE;
 
 #define UNITS_TEXT 28 /* enough for any of the texts below */
 /* "262,144". Returns out. */

@@ -112,6 +112,20 @@ int units_bytes(struct str s, uint64_t *ret)
     return -EINVAL;
 }
 
+int units_ms(struct str s, uint64_t *ret)
+{
+    static const struct {
+        const char *name;
+        uint64_t ms;
+    } units[] = {{"ms", 1}, {"s", 1000}, {"m", 60000}, {"h", 3600000}, {"d", 86400000}};
+    struct number n;
+    int r = read_number(&s, &n);
+    for (size_t i = 0; r == 0 && i < BASE_COUNT(units); i++)
+        if (str_eq_c(s, units[i].name))
+            return scaled(&n, units[i].ms, ret);
+    return -EINVAL;
+}
+
 int units_rate(struct str s, uint64_t *ret)
 {
     struct str per_second = STR("/s");

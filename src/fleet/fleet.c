@@ -126,6 +126,8 @@ static int read_all(struct fleet_reader *r)
     if (rc == 0)
         rc = fleet_rules_listen(r);
     if (rc == 0)
+        rc = fleet_rules_router(r);
+    if (rc == 0)
         rc = fleet_rules_ports(r);
     return rc < 0 ? rc : fleet_rules_endpoints(r);
 }

@@ -118,6 +118,9 @@ struct fleet_vllm {
     uint32_t graphs, block_tokens;
 };
 
+enum fleet_start { FLEET_ALWAYS, FLEET_ON_DEMAND };
+#define FLEET_PROMPT_FILES (UINT64_C(4) << 30) /* bytes, when not declared */
+
 struct fleet_service {
     const char *name;
     const struct fleet_host *host;
@@ -134,6 +137,11 @@ struct fleet_service {
     bool floor_set;          /* instead of the host's */
     uint64_t floor_bytes, slack_bytes; /* slack 0: the host's */
     const char *reason;      /* of both; never NULL with either */
+    enum fleet_start start;
+    uint64_t idle_stop_ms;   /* on demand: stopped after so long without a request; 0 never */
+    enum fleet_answer pin;   /* on demand: once started it is not stopped for another */
+    enum fleet_answer preload; /* on demand: started with the fleet */
+    uint64_t prompt_files_bytes; /* on demand: of files that keep its slots' prompts while it is stopped; 0 none */
     struct fleet_vllm vllm;  /* engine "vllm" only */
     /* engine "generic" only */
     const char *const *command; /* argv; "{port}", "{bind}", "{model}" are replaced as whole words or inside a word */
@@ -157,6 +165,17 @@ struct fleet_endpoint {
     struct fleet_pos pos;
 };
 
+/* What services of a machine may run at the same time, beside what fits. */
+enum fleet_group_rule { FLEET_EXCLUSIVE /* one of them */, FLEET_TOGETHER /* they, and no other on demand */ };
+
+struct fleet_group {
+    const char *name;
+    const struct fleet_service *const *services; /* all on demand */
+    size_t n_services;
+    enum fleet_group_rule rule;
+    struct fleet_pos pos;
+};
+
 struct fleet_router {
     bool declared;
     const struct fleet_host *host; /* NULL: this machine */
@@ -167,6 +186,11 @@ struct fleet_router {
     const char *certificate, *key; /* absolute; both NULL: plain HTTP */
     const char *const *conversation_headers; /* fields of requests that name a conversation, first to last; 0 of them: the router's own list */
     size_t n_conversation_headers;
+    const char *admin;             /* loopback address of the listener for metrics and status; NULL: there is none */
+    uint16_t admin_port;           /* 0 lets the system choose */
+    const char *keys_file;         /* absolute; NULL: clients need no key */
+    const char *const *cors;       /* origins whose pages may ask: "https://chat.example" */
+    size_t n_cors;
     struct fleet_pos pos;
 };
 
@@ -184,6 +208,8 @@ struct fleet {
     size_t n_services;
     const struct fleet_endpoint *endpoints; /* without `endpoints:` each service is one, by its own name */
     size_t n_endpoints;
+    const struct fleet_group *groups;
+    size_t n_groups;
     struct fleet_router router;
     struct fleet_lock *lock; /* of fleet.lock beside the file; NULL when there is none */
 };

@@ -15,6 +15,7 @@
 #define FLEET_ALIASES_MAX 256  /* of one endpoint */
 #define FLEET_PACKAGES_MAX 256 /* of one runtime */
 #define FLEET_SPEC_MAX 8       /* speculation types of one service; the engine knows ten, few of which go together */
+#define FLEET_CORS_MAX 64      /* origins */
 #define FLEET_SHOW_MAX 80      /* characters of outside text in a message */
 #define FLEET_MEMORY_MAX ((size_t)32 * 1024 * 1024) /* everything that one fleet holds; a file is at most a mebibyte */
 
@@ -37,6 +38,7 @@ enum fleet_type {
     FLEET_T_PORT,    /* uint16_t, min to max */
     FLEET_T_BYTES,   /* uint64_t, at least min, written with a unit */
     FLEET_T_RATE,    /* uint64_t */
+    FLEET_T_TIME,    /* uint64_t, milliseconds, at least min, written with a unit */
     FLEET_T_WORD,    /* an enum: its values are the places in `words` */
     FLEET_T_LIST,    /* const char *const *, min to max texts; set_at is the count, a size_t */
     FLEET_T_OWN,     /* whatever `read` makes of it */
@@ -75,7 +77,7 @@ struct fleet_section {
 
 /* fleet_schema.c */
 extern const struct fleet_schema fleet_schema_root, fleet_schema_host, fleet_schema_device, fleet_schema_runtime, fleet_schema_model,
-    fleet_schema_service, fleet_schema_kv, fleet_schema_vllm, fleet_schema_endpoint, fleet_schema_router, fleet_schema_tls;
+    fleet_schema_service, fleet_schema_kv, fleet_schema_vllm, fleet_schema_endpoint, fleet_schema_group, fleet_schema_router, fleet_schema_tls;
 extern const struct fleet_section fleet_sections[]; /* in the order in which they are read */
 extern const size_t fleet_n_sections;
 
@@ -126,7 +128,9 @@ int fleet_check_file(struct fleet_reader *r, const struct yaml_node *n, struct s
 int fleet_check_bind(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_url_path(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_header(struct fleet_reader *r, const struct yaml_node *n, struct str text);
+int fleet_check_origin(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_word(struct fleet_reader *r, const struct yaml_node *n, struct str text);
+bool fleet_is_loopback(struct str ip);
 bool fleet_is_ip(struct str text); /* IPv4 or IPv6 without brackets */
 
 /* ---- fleet_value.c: values of their own kind ---------------------------------------------------------------- */
@@ -147,9 +151,19 @@ int fleet_read_kv(struct fleet_reader *r, const struct yaml_node *n, void *part)
 int fleet_read_floor(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_vllm(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_prompt_cache(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_prompt_files(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_group_services(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_env(struct fleet_reader *r, const struct yaml_node *n, void *part);
+/* The absolute path of text, which is taken from the fleet file's folder when relative. */
+/* A name in n that stands for one of n_parts. */
+int fleet_read_ref(struct fleet_reader *r, const struct yaml_node *n, const char *what, const void *parts, size_t n_parts, size_t size, const void **ret) BASE_MUST_USE;
+
+/* ---- fleet_router.c: the router's values ----------------------------------------------------------------------- */
+
 int fleet_read_router_host(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_listen(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_admin(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_keys_file(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_router_unit(struct fleet_reader *r, const struct yaml_node *n, void *part);
 
 /* ---- fleet_listen.c: places that are files ----------------------------------------------------------------------- */
@@ -167,5 +181,7 @@ int fleet_rules_listen(struct fleet_reader *r) BASE_MUST_USE;
 int fleet_rules_host(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index);
 int fleet_rules_runtime(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index);
 int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index);
+int fleet_rules_group(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index);
+int fleet_rules_router(struct fleet_reader *r) BASE_MUST_USE;
 int fleet_rules_ports(struct fleet_reader *r) BASE_MUST_USE;
 int fleet_rules_endpoints(struct fleet_reader *r) BASE_MUST_USE;

@@ -37,6 +37,9 @@ int fleet_rules_ports(struct fleet_reader *r)
         bool beside = f->router.host ? f->router.host == s->host : !s->host->ssh;
         if (beside && !f->router.socket && s->port == f->router.port)
             return refuse_router_port(r, s);
+        if (beside && f->router.admin && s->port == f->router.admin_port)
+            return fleet_refuse(r, yaml_get(yaml_get(r->root, "router"), "admin"), "'admin' of the router has the port of service '%s' at line %u; choose another", s->name,
+                                service_port(r, s)->line);
     }
     return 0;
 }

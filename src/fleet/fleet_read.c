@@ -154,6 +154,19 @@ int fleet_bytes(struct fleet_reader *r, const struct yaml_node *n, uint64_t min,
     return 0;
 }
 
+static int read_time(struct fleet_reader *r, const struct yaml_node *n, uint64_t min, uint64_t *ret)
+{
+    const char *text;
+    int rc = fleet_text(r, n, &text);
+    if (rc < 0)
+        return rc;
+    if (units_ms(str_of(text), ret) < 0)
+        return fleet_refuse(r, n, "%s must be a time such as '90s', '10m' or '2h', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
+    if (*ret < min)
+        return fleet_refuse(r, n, "%s is %s; it must be at least %llu s", fleet_label(r), text, (unsigned long long)(min / 1000));
+    return 0;
+}
+
 static int read_rate(struct fleet_reader *r, const struct yaml_node *n, uint64_t *ret)
 {
     int rc = require_scalar(r, n);
@@ -265,6 +278,11 @@ static int read_scalar(struct fleet_reader *r, const struct fleet_key *k, const 
     case FLEET_T_BYTES:
     case FLEET_T_RATE:
         rc = k->type == FLEET_T_BYTES ? fleet_bytes(r, n, k->min, &v) : read_rate(r, n, &v);
+        if (rc == 0)
+            memcpy(at, &v, sizeof v);
+        return rc;
+    case FLEET_T_TIME:
+        rc = read_time(r, n, k->min, &v);
         if (rc == 0)
             memcpy(at, &v, sizeof v);
         return rc;

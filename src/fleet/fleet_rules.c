@@ -217,6 +217,34 @@ static int rules_floor(struct fleet_reader *r, const struct yaml_node *n, const 
     return 0;
 }
 
+static int rules_start(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
+{
+    static const char *const keys[] = {"idle-stop", "pin", "preload", "prompt-files"};
+    if (s->start == FLEET_ON_DEMAND) {
+        if (!fleet_service_local(s))
+            return fleet_refuse(r, yaml_get(n, "start"), "'start' of %s is 'on-demand', which only a child of 'berth up' on this machine can be", r->of);
+        if (s->pin && s->idle_stop_ms)
+            return fleet_refuse_at(r, fleet_key_pos_of(yaml_get(n, "idle-stop")), "'idle-stop' of %s would end what 'pin' keeps; remove one", r->of);
+        return 0;
+    }
+    for (size_t i = 0; i < BASE_COUNT(keys); i++)
+        if (yaml_get(n, keys[i]))
+            return fleet_refuse_at(r, fleet_key_pos_of(yaml_get(n, keys[i])), "'%s' of %s has no effect without 'start: on-demand'; add that or remove this", keys[i], r->of);
+    return 0;
+}
+
+/* All on demand: a service that is always there leaves nothing to decide. */
+int fleet_rules_group(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index)
+{
+    (void)index;
+    const struct fleet_group *g = part;
+    for (size_t i = 0; i < g->n_services; i++)
+        if (g->services[i]->start != FLEET_ON_DEMAND)
+            return fleet_refuse(r, yaml_get(n, "services"), "%s names service '%s' at line %u, which is always up; groups are of services with 'start: on-demand'", r->of,
+                                g->services[i]->name, g->services[i]->pos.line);
+    return 0;
+}
+
 /* Flags in `args` and names in `env` that say again, or against, what berth says to the engine: one of the two would lose without a word. */
 static int rules_flags(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
 {
@@ -253,6 +281,8 @@ int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void 
         rc = rules_numbers(r, n, s);
     if (rc == 0)
         rc = rules_floor(r, n, s);
+    if (rc == 0)
+        rc = rules_start(r, n, s);
     if (rc == 0 && strcmp(s->runtime->engine, "llama.cpp") == 0) {
         rc = rules_kv(r, n, s);
         if (rc == 0)

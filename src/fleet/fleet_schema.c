@@ -18,6 +18,8 @@ static const char *const scopes[] = {"system", "user", NULL};
 static const char *const answers[] = {"false", "true", NULL};
 static const char *const units[] = {"child", "systemd", "quadlet", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
+static const char *const starts[] = {"always", "on-demand", NULL};
+static const char *const group_rules[] = {"exclusive", "together", NULL};
 static const char *const policies[] = {"adaptive", "counter", "roundrobin", "least", "hash", "sticky", NULL};
 
 const char *fleet_policy_name(enum fleet_policy p)
@@ -27,7 +29,8 @@ const char *fleet_policy_name(enum fleet_policy p)
 
 /* A word is stored as an unsigned; the enums must be as wide. */
 _Static_assert(sizeof(enum fleet_scope) == sizeof(unsigned) && sizeof(enum fleet_unit) == sizeof(unsigned) &&
-                   sizeof(enum fleet_tristate) == sizeof(unsigned) && sizeof(enum fleet_answer) == sizeof(unsigned) && sizeof(enum fleet_policy) == sizeof(unsigned),
+                   sizeof(enum fleet_tristate) == sizeof(unsigned) && sizeof(enum fleet_answer) == sizeof(unsigned) && sizeof(enum fleet_policy) == sizeof(unsigned) &&
+                   sizeof(enum fleet_start) == sizeof(unsigned) && sizeof(enum fleet_group_rule) == sizeof(unsigned),
                "enums are unsigned");
 
 static const struct fleet_key root_keys[] = {
@@ -38,6 +41,7 @@ static const struct fleet_key root_keys[] = {
     {.name = "models", .type = FLEET_T_SECTION},
     {.name = "services", .type = FLEET_T_SECTION},
     {.name = "endpoints", .type = FLEET_T_SECTION},
+    {.name = "groups", .type = FLEET_T_SECTION},
     {.name = "router", .type = FLEET_T_SECTION},
 };
 
@@ -102,6 +106,11 @@ static const struct fleet_key service_keys[] = {
     {.name = "floor", .type = FLEET_T_OWN, .read = fleet_read_floor},
     {.name = "slack", .type = FLEET_T_BYTES, .at = AT(fleet_service, slack_bytes), .min = 1},
     {.name = "reason", .type = FLEET_T_TEXT, .at = AT(fleet_service, reason)},
+    {.name = "start", .type = FLEET_T_WORD, .at = AT(fleet_service, start), .words = starts},
+    {.name = "idle-stop", .type = FLEET_T_TIME, .at = AT(fleet_service, idle_stop_ms), .min = 1000},
+    {.name = "pin", .type = FLEET_T_WORD, .at = AT(fleet_service, pin), .words = answers},
+    {.name = "preload", .type = FLEET_T_WORD, .at = AT(fleet_service, preload), .words = answers},
+    {.name = "prompt-files", .type = FLEET_T_OWN, .read = fleet_read_prompt_files},
     {.name = "vllm", .type = FLEET_T_OWN, .read = fleet_read_vllm},
     {.name = "command", .type = FLEET_T_LIST, .at = AT(fleet_service, command), .set_at = AT(fleet_service, n_command), .min = 1,
      .max = FLEET_ARGS_MAX},
@@ -133,6 +142,11 @@ static const struct fleet_key endpoint_keys[] = {
      .max = FLEET_ALIASES_MAX, .check = fleet_check_model_name},
 };
 
+static const struct fleet_key group_keys[] = {
+    {.name = "services", .type = FLEET_T_OWN, .required = "[a, b]", .read = fleet_read_group_services},
+    {.name = "rule", .type = FLEET_T_WORD, .required = "exclusive", .at = AT(fleet_group, rule), .words = group_rules},
+};
+
 static const struct fleet_key router_keys[] = {
     {.name = "host", .type = FLEET_T_OWN, .read = fleet_read_router_host},
     {.name = "listen", .type = FLEET_T_OWN, .read = fleet_read_listen},
@@ -141,6 +155,9 @@ static const struct fleet_key router_keys[] = {
     {.name = "unit", .type = FLEET_T_OWN, .read = fleet_read_router_unit},
     {.name = "conversation-headers", .type = FLEET_T_LIST, .at = AT(fleet_router, conversation_headers), .set_at = AT(fleet_router, n_conversation_headers), .min = 1,
      .max = FLEET_HEADERS_MAX, .check = fleet_check_header},
+    {.name = "admin", .type = FLEET_T_OWN, .read = fleet_read_admin},
+    {.name = "keys-file", .type = FLEET_T_OWN, .read = fleet_read_keys_file},
+    {.name = "cors", .type = FLEET_T_LIST, .at = AT(fleet_router, cors), .set_at = AT(fleet_router, n_cors), .min = 1, .max = FLEET_CORS_MAX, .check = fleet_check_origin},
 };
 
 static const struct fleet_key tls_keys[] = {
@@ -157,6 +174,7 @@ const struct fleet_schema fleet_schema_service = SCHEMA(service_keys);
 const struct fleet_schema fleet_schema_kv = SCHEMA(kv_keys);
 const struct fleet_schema fleet_schema_vllm = SCHEMA(vllm_keys);
 const struct fleet_schema fleet_schema_endpoint = SCHEMA(endpoint_keys);
+const struct fleet_schema fleet_schema_group = SCHEMA(group_keys);
 const struct fleet_schema fleet_schema_router = SCHEMA(router_keys);
 const struct fleet_schema fleet_schema_tls = SCHEMA(tls_keys);
 
@@ -166,6 +184,7 @@ static void service_defaults(void *part)
     s->bind = "127.0.0.1";
     s->shape.slots = 1;
     s->shape.split_auto = true;
+    s->prompt_files_bytes = FLEET_PROMPT_FILES;
 }
 
 #define SECTION(type, items, n_items) \
@@ -181,5 +200,7 @@ const struct fleet_section fleet_sections[] = {
      .check_name = fleet_check_service_name, .defaults = service_defaults, .rules = fleet_rules_service},
     {.key = "endpoints", .what = "endpoint", .schema = &fleet_schema_endpoint, SECTION(fleet_endpoint, endpoints, n_endpoints),
      .check_name = fleet_check_model_name},
+    {.key = "groups", .what = "group", .schema = &fleet_schema_group, SECTION(fleet_group, groups, n_groups), .check_name = fleet_check_name,
+     .rules = fleet_rules_group},
 };
 const size_t fleet_n_sections = BASE_COUNT(fleet_sections);

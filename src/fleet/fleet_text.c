@@ -182,7 +182,7 @@ int fleet_check_file(struct fleet_reader *r, const struct yaml_node *n, struct s
                         fleet_label(r), fleet_show(r, text));
 }
 
-static bool is_loopback(struct str text)
+bool fleet_is_loopback(struct str text)
 {
     return str_starts(text, STR("127.")) || str_eq_c(text, "::1");
 }
@@ -191,9 +191,9 @@ int fleet_check_bind(struct fleet_reader *r, const struct yaml_node *n, struct s
 {
     if (!fleet_is_ip(text))
         return fleet_refuse(r, n, "%s must be an IP address such as '127.0.0.1', not '%s'", fleet_label(r), fleet_show(r, text));
-    if (!is_loopback(text))
+    if (!fleet_is_loopback(text))
         return fleet_refuse(r, n,
-                            "%s is '%s', which other machines could reach; that needs a key, which berth cannot issue: use '127.0.0.1' and "
+                            "%s is '%s', which other machines could reach; an engine asks for no key: use '127.0.0.1' and "
                             "let clients ask the router",
                             fleet_label(r), fleet_show(r, text));
     return 0;

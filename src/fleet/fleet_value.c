@@ -202,7 +202,7 @@ int fleet_read_template(struct fleet_reader *r, const struct yaml_node *n, void 
 
 /* ---- references --------------------------------------------------------------------------------------------------- */
 
-static int read_ref(struct fleet_reader *r, const struct yaml_node *n, const char *what, const void *parts, size_t n_parts, size_t size,
+int fleet_read_ref(struct fleet_reader *r, const struct yaml_node *n, const char *what, const void *parts, size_t n_parts, size_t size,
                     const void **ret)
 {
     const char *text;
@@ -220,7 +220,7 @@ int fleet_read_host_ref(struct fleet_reader *r, const struct yaml_node *n, void 
 {
     struct fleet_service *s = part;
     const void *found = NULL;
-    int rc = read_ref(r, n, "host", r->fleet->hosts, r->fleet->n_hosts, sizeof *r->fleet->hosts, &found);
+    int rc = fleet_read_ref(r, n, "host", r->fleet->hosts, r->fleet->n_hosts, sizeof *r->fleet->hosts, &found);
     s->host = found;
     return rc;
 }
@@ -229,7 +229,7 @@ int fleet_read_runtime_ref(struct fleet_reader *r, const struct yaml_node *n, vo
 {
     struct fleet_service *s = part;
     const void *found = NULL;
-    int rc = read_ref(r, n, "runtime", r->fleet->runtimes, r->fleet->n_runtimes, sizeof *r->fleet->runtimes, &found);
+    int rc = fleet_read_ref(r, n, "runtime", r->fleet->runtimes, r->fleet->n_runtimes, sizeof *r->fleet->runtimes, &found);
     s->runtime = found;
     return rc;
 }
@@ -238,14 +238,14 @@ int fleet_read_model_ref(struct fleet_reader *r, const struct yaml_node *n, void
 {
     struct fleet_service *s = part;
     const void *found = NULL;
-    int rc = read_ref(r, n, "model", r->fleet->models, r->fleet->n_models, sizeof *r->fleet->models, &found);
+    int rc = fleet_read_ref(r, n, "model", r->fleet->models, r->fleet->n_models, sizeof *r->fleet->models, &found);
     s->model = found;
     return rc;
 }
 
-int fleet_read_service_refs(struct fleet_reader *r, const struct yaml_node *n, void *part)
+/* A list of services, each once. */
+static int read_services(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *const **ret, size_t *ret_n)
 {
-    struct fleet_endpoint *e = part;
     size_t count = 0;
     int rc = fleet_list(r, n, 1, FLEET_SERVICES_MAX, &count);
     if (rc < 0)
@@ -256,7 +256,7 @@ int fleet_read_service_refs(struct fleet_reader *r, const struct yaml_node *n, v
     for (const struct yaml_node *c = n->first; c; c = c->next) {
         size_t i = r->item++;
         const void *found = NULL;
-        rc = read_ref(r, c, "service", r->fleet->services, r->fleet->n_services, sizeof *r->fleet->services, &found);
+        rc = fleet_read_ref(r, c, "service", r->fleet->services, r->fleet->n_services, sizeof *r->fleet->services, &found);
         if (!found)
             return rc;
         for (size_t k = 0; k < i; k++)
@@ -264,9 +264,21 @@ int fleet_read_service_refs(struct fleet_reader *r, const struct yaml_node *n, v
                 return fleet_refuse(r, c, "%s names service '%s' twice; remove one", r->of, refs[k]->name);
         refs[i] = found;
     }
-    e->services = refs;
-    e->n_services = count;
+    *ret = refs;
+    *ret_n = count;
     return 0;
+}
+
+int fleet_read_service_refs(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_endpoint *e = part;
+    return read_services(r, n, &e->services, &e->n_services);
+}
+
+int fleet_read_group_services(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_group *g = part;
+    return read_services(r, n, &g->services, &g->n_services);
 }
 
 /* ---- devices ---------------------------------------------------------------------------------------------------------- */
@@ -382,15 +394,28 @@ int fleet_read_floor(struct fleet_reader *r, const struct yaml_node *n, void *pa
     return fleet_bytes(r, n, 0, &s->floor_bytes);
 }
 
+/* A size, or "off" for none. */
+static int bytes_or_off(struct fleet_reader *r, const struct yaml_node *n, uint64_t *ret)
+{
+    if (n->kind != YAML_SCALAR || !str_eq_c(n->text, "off"))
+        return fleet_bytes(r, n, 0, ret);
+    *ret = 0;
+    return 0;
+}
+
+int fleet_read_prompt_files(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    return bytes_or_off(r, n, &s->prompt_files_bytes);
+}
+
 int fleet_read_prompt_cache(struct fleet_reader *r, const struct yaml_node *n, void *part)
 {
     struct fleet_service *s = part;
     uint64_t bytes = 0;
-    if (n->kind != YAML_SCALAR || !str_eq_c(n->text, "off")) {
-        int rc = fleet_bytes(r, n, 0, &bytes);
-        if (rc < 0)
-            return rc;
-    }
+    int rc = bytes_or_off(r, n, &bytes);
+    if (rc < 0)
+        return rc;
     s->shape.prompt_cache_set = true;
     s->shape.prompt_cache_bytes = bytes;
     return 0;
@@ -450,54 +475,4 @@ int fleet_read_env(struct fleet_reader *r, const struct yaml_node *n, void *part
     s->env = env;
     s->n_env = count;
     return 0;
-}
-
-/* ---- the router ------------------------------------------------------------------------------------------------------------------ */
-
-int fleet_read_router_host(struct fleet_reader *r, const struct yaml_node *n, void *part)
-{
-    struct fleet_router *router = part;
-    const void *found = fleet_find(r->fleet->hosts, r->fleet->n_hosts, sizeof *r->fleet->hosts, n->text);
-    if (!found && n->kind == YAML_SCALAR && str_eq_c(n->text, "here"))
-        return 0; /* this machine, declared or not */
-    int rc = read_ref(r, n, "host", r->fleet->hosts, r->fleet->n_hosts, sizeof *r->fleet->hosts, &found);
-    router->host = found;
-    return rc;
-}
-
-int fleet_read_listen(struct fleet_reader *r, const struct yaml_node *n, void *part)
-{
-    struct fleet_router *router = part;
-    const char *text;
-    int rc = fleet_text(r, n, &text);
-    if (rc < 0)
-        return rc;
-    if (fleet_is_socket(str_of(text)))
-        return fleet_read_socket(r, n, str_of(text), &router->socket);
-    /* The port follows the last colon; an IPv6 address stands in brackets, so that its own colons are inside. */
-    const char *colon = strrchr(text, ':');
-    struct str address = colon ? (struct str){text, (size_t)(colon - text)} : (struct str){NULL, 0};
-    bool brackets = address.len > 2 && address.ptr[0] == '[' && address.ptr[address.len - 1] == ']';
-    if (brackets)
-        address = (struct str){address.ptr + 1, address.len - 2};
-    uint64_t port;
-    bool v6 = str_find_char(address, ':') >= 0;
-    if (!fleet_is_ip(address) || v6 != brackets || str_to_u64(str_of(colon + 1), &port) < 0 || port > UINT16_MAX)
-        return fleet_refuse(r, n, "%s must be ADDRESS:PORT, such as '127.0.0.1:8080' or '[::1]:8080', or unix:PATH, not '%s'", fleet_label(r),
-                            fleet_show(r, str_of(text)));
-    router->address = arena_dup(r->arena, address);
-    if (!router->address)
-        return err_nomem(r->err);
-    router->port = (uint16_t)port;
-    return 0;
-}
-
-int fleet_read_router_unit(struct fleet_reader *r, const struct yaml_node *n, void *part)
-{
-    (void)part; /* there is one way: nothing to keep */
-    const char *text;
-    int rc = fleet_text(r, n, &text);
-    if (rc == 0 && strcmp(text, "child") != 0)
-        rc = fleet_refuse(r, n, "%s must be 'child', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
-    return rc;
 }

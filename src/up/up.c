@@ -319,7 +319,7 @@ static int run_fleet(struct up *u)
 
 int up_main(const struct up_options *o)
 {
-    struct up u = {.o = o, .lock_fd = -1, .store_fd = -1, .ready_fd = -1, .router = {.listen_fd = -1, .proc = OS_PROC_NONE}};
+    struct up u = {.o = o, .lock_fd = -1, .store_fd = -1, .ready_fd = -1, .router = {.listen_fd = -1, .proc = OS_PROC_NONE}, .control = {.admin_fd = -1}};
     struct fleet_options fo = engine_fleet_options();
     struct err err;
     u.sink = (struct event_sink){.emit = up_emit, .ctx = &u};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The control socket's server, and rolling restarts, which are asked for there. Only peers of our own account and root are
- * served. A request that must wait (for the router's numbers, for a service to be ready again) is kept in a list; a client that leaves takes
+ * served. The admin listener has those of its handlers that end nothing. A request that must wait (for the router's numbers, for a service to be ready again) is kept in a list; a client that leaves takes
  * its request out of it, and what it has begun goes on.
  */
 #include <errno.h>
@@ -247,11 +247,95 @@ static void ask_router(struct up *u, struct httpio_exchange *x, const struct htt
         answer_questions(u);
 }
 
-static bool may_ask(const struct httpio_exchange *x)
+static void on_status(struct up *u, struct httpio_exchange *x, struct str query)
+{
+    (void)query;
+    wait_for_stats(u, x, UP_WANTS_STATUS);
+}
+
+static void on_metrics(struct up *u, struct httpio_exchange *x, struct str query)
+{
+    (void)query;
+    wait_for_stats(u, x, UP_WANTS_METRICS);
+}
+
+static void on_down(struct up *u, struct httpio_exchange *x, struct str query)
+{
+    (void)query;
+    httpio_respond(x, 200, "application/json", STR("{\"stopping\":true}"));
+    up_stop(u);
+}
+
+/* The query's service; NULL: it is answered with an error. */
+static struct up_service *asked_for(struct up *u, struct httpio_exchange *x, struct str query)
+{
+    struct str key = str_split(&query, '=');
+    struct up_service *s = query.ptr && str_eq_c(key, "service") ? up_service_named(u, query) : NULL;
+    if (!query.ptr || !str_eq_c(key, "service"))
+        answer_error(x, 400, "the query is 'service=NAME'");
+    else if (!s)
+        answer_error(x, 404, "no such service runs here");
+    return s;
+}
+
+/* The router gives it nothing new, what it works on it ends. */
+static void set_drained(struct up *u, struct httpio_exchange *x, struct str query, bool drained)
+{
+    struct up_service *s = asked_for(u, x, query);
+    if (!s)
+        return;
+    s->drained = drained;
+    up_router_tell(u);
+    httpio_respond(x, 200, "application/json", drained ? STR("{\"drained\":true}") : STR("{\"drained\":false}"));
+}
+
+static void on_drain(struct up *u, struct httpio_exchange *x, struct str query)
+{
+    set_drained(u, x, query, true);
+}
+
+static void on_resume(struct up *u, struct httpio_exchange *x, struct str query)
+{
+    set_drained(u, x, query, false);
+}
+
+static const struct route {
+    const char *method, *path;
+    void (*handle)(struct up *u, struct httpio_exchange *x, struct str query);
+    bool admin; /* the admin listener has it too, where nobody's account is known */
+} routes[] = {
+    {"GET", "/status", on_status, true},   {"GET", "/metrics", on_metrics, true},   {"POST", "/drain", on_drain, true},
+    {"POST", "/resume", on_resume, true},  {"POST", "/down", on_down, false},       {"POST", "/restart", on_restart, false},
+};
+
+/* Whether a browser was not led here by another page: it names this place as one does that means it, an address or localhost, and any page that asks is ours. */
+static bool is_meant(const struct http_head *head)
+{
+    struct str host = http_field_get(head, "host"), origin = http_field_get(head, "origin"), name = host;
+    struct net_addr a;
+    char ip[NET_HOST_MAX];
+    if (name.len && name.ptr[0] == '[') {
+        ptrdiff_t end = str_find_char(name, ']');
+        name = end < 1 ? (struct str){0} : (struct str){name.ptr + 1, (size_t)end - 1};
+    } else {
+        struct str rest = name;
+        name = str_split(&rest, ':');
+    }
+    snprintf(ip, sizeof ip, STR_FMT, STR_ARG(name));
+    if (!str_eq_nocase(name, STR("localhost")) && net_addr_ip(ip, 0, &a) < 0)
+        return false;
+    return !origin.ptr || (str_starts(origin, STR("http://")) && str_eq((struct str){origin.ptr + 7, origin.len - 7}, host));
+}
+
+/* NULL: it may; else why not. */
+static const char *may_not(const struct httpio_exchange *x, const struct http_head *head, bool *ret_admin)
 {
     pid_t pid;
     uid_t uid;
-    return httpio_exchange_cred(x, &pid, &uid) == 0 && (uid == 0 || uid == geteuid());
+    *ret_admin = httpio_exchange_cred(x, &pid, &uid) < 0;
+    if (*ret_admin)
+        return is_meant(head) ? NULL : "the admin listener is asked by its address or as localhost, and by its own pages";
+    return uid == 0 || uid == geteuid() ? NULL : "this socket serves the account that started the fleet, and root";
 }
 
 static void on_request(void *ctx, struct httpio_exchange *x, const struct http_head *head)
@@ -259,23 +343,26 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
     struct up *u = ctx;
     struct str query = head->target;
     struct str path = str_split(&query, '?');
-    bool get = str_eq_c(head->method, "GET"), post = str_eq_c(head->method, "POST");
-    if (!may_ask(x)) {
-        answer_error(x, 403, "this socket serves the account that started the fleet, and root");
-    } else if (get && str_eq_c(path, "/status")) {
-        wait_for_stats(u, x, UP_WANTS_STATUS);
-    } else if (get && str_eq_c(path, "/metrics")) {
-        wait_for_stats(u, x, UP_WANTS_METRICS);
-    } else if (str_eq_c(path, "/requests") || str_starts(path, STR("/requests/"))) {
-        ask_router(u, x, head);
-    } else if (post && str_eq_c(path, "/down")) {
-        httpio_respond(x, 200, "application/json", STR("{\"stopping\":true}"));
-        up_stop(u);
-    } else if (post && str_eq_c(path, "/restart")) {
-        on_restart(u, x, query);
-    } else {
-        answer_error(x, 404, "there are GET /status, GET /metrics, GET /requests, GET /requests/ID, POST /requests/ID/cancel, POST /down and POST /restart");
+    bool admin;
+    const char *why = may_not(x, head, &admin);
+    if (why) {
+        answer_error(x, 403, why);
+        return;
     }
+    if (str_eq_c(path, "/requests") || str_starts(path, STR("/requests/"))) {
+        ask_router(u, x, head);
+        return;
+    }
+    for (size_t i = 0; i < BASE_COUNT(routes); i++) {
+        const struct route *r = &routes[i];
+        if (str_eq_c(head->method, r->method) && str_eq_c(path, r->path) && (r->admin || !admin)) {
+            r->handle(u, x, query);
+            return;
+        }
+    }
+    base_autobuf struct buf text = BUF_INIT(1024);
+    buf_addf(&text, "there are GET /status, GET /metrics, GET /requests, GET /requests/ID, POST /requests/ID/cancel, POST /drain, POST /resume%s", admin ? "" : ", POST /down and POST /restart");
+    answer_error(x, 404, buf_status(&text) == 0 ? text.ptr : "not here");
 }
 
 /* A client that left before its answer. */
@@ -310,13 +397,17 @@ int up_control_open(struct up *u, struct err *err)
         close(fd);
         return err_nomem(err);
     }
-    return httpio_server_add(u->control.server, fd, err);
+    int rc = httpio_server_add(u->control.server, fd, err);
+    if (rc == 0 && u->control.admin_fd >= 0)
+        rc = httpio_server_add(u->control.server, os_take_fd(&u->control.admin_fd), err);
+    return rc;
 }
 
 void up_control_close(struct up *u)
 {
     /* Its exchanges end here, and each takes its request out of the list. */
     u->control.server = httpio_server_free(u->control.server);
+    os_closep(&u->control.admin_fd);
     if (u->loop)
         u->control.timer = net_timer_close(u->control.timer);
     if (u->paths.sock && u->lock_fd >= 0)

@@ -52,6 +52,7 @@ struct up_service {
     const struct fleet_service *service;
     const struct up_runtime *runtime;
     struct run_service *run;
+    bool drained; /* by request: the router gives it nothing new */
     uint64_t unreached; /* generation of which the router has said that it cannot be reached */
 };
 
@@ -81,6 +82,8 @@ struct up_request {
 };
 
 struct up_control {
+    int admin_fd;               /* bound, not served yet; -1 */
+    struct net_addr admin;      /* where the admin listener is; host "" without one */
     struct httpio_server *server;
     struct up_request *requests;
     struct net_timer *timer; /* ends the wait for what the router says */

@@ -183,6 +183,24 @@ static int bind_router(struct up *u, struct err *err)
     return 0;
 }
 
+static int bind_admin(struct up *u, struct err *err)
+{
+    const struct fleet_router *r = &u->fleet->router;
+    struct net_addr a;
+    if (!r->admin || !u->router.wanted)
+        return 0;
+    int rc = net_addr_ip(r->admin, r->admin_port, &a);
+    if (rc < 0)
+        return err_set(err, rc, "address '%s' of the router's admin listener is no IP address", r->admin);
+    int fd = net_listen_socket(&a, false, err);
+    if (fd == -EADDRINUSE)
+        return run_port_taken(r->admin_port, "the admin listener", err);
+    if (fd < 0)
+        return err_prefix(err, "admin");
+    u->control.admin_fd = fd;
+    return net_socket_addr(fd, &u->control.admin);
+}
+
 static int find_services(struct up *u, struct err *err)
 {
     const struct fleet *f = u->fleet;
@@ -221,5 +239,7 @@ int up_prepare(struct up *u, struct err *err)
         rc = check_ports(u, err);
     if (rc == 0)
         rc = bind_router(u, err);
+    if (rc == 0)
+        rc = bind_admin(u, err);
     return rc;
 }

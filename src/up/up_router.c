@@ -100,7 +100,7 @@ void up_router_tell(struct up *u)
         struct run_info info;
         run_info(u->services[i]->run, &info);
         states[i] = (struct proxy_state){
-            .service = u->services[i]->service, .ready = info.state == RUN_READY, .generation = life_of(&info)};
+            .service = u->services[i]->service, .ready = info.state == RUN_READY && !u->services[i]->drained, .generation = life_of(&info)};
     }
     base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     if (proxy_config_text(u->fleet, states, u->n_services, &b) == 0)

@@ -127,6 +127,9 @@ static void add_addresses(struct up *u, struct buf *out)
             buf_addf(out, "%s%s", i ? ", " : "", f->endpoints[i].name);
         buf_add_char(out, '\n');
     }
+    char addr[NET_ADDR_TEXT];
+    if (u->control.admin.host[0])
+        buf_addf(out, "admin      http://%s\n", net_addr_text(&u->control.admin, addr));
     if (u->o->background)
         buf_addf(out, "stop       berth down -f %s\n", f->file);
     else

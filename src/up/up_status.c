@@ -24,14 +24,21 @@ static const struct up_service *find(const struct up *u, const struct fleet_serv
     return NULL;
 }
 
-/* i NULL: nothing of ours runs it. */
-static void put_service(struct json_out *o, struct up *u, const struct fleet_service *s, const struct run_info *i, const char *runtime)
+/* us NULL: nothing of ours runs it. */
+static void put_service(struct json_out *o, struct up *u, const struct fleet_service *s, const struct up_service *us)
 {
+    struct run_info info, *i = NULL;
+    const char *runtime = us && us->runtime->found ? us->runtime->installed.id : NULL;
+    if (us && us->run) {
+        run_info(us->run, &info);
+        i = &info;
+    }
     const char *absent = fleet_service_local(s) ? "down" : "elsewhere";
     bool alive = i && i->pid > 0;
     json_out_obj(o, NULL);
     json_out_cstr(o, "name", s->name);
     json_out_cstr(o, "state", i ? run_state_text(i->state) : absent);
+    json_out_bool(o, "drained", us && us->drained);
     put_pid(o, "pid", i ? i->pid : 0);
     json_out_cstr(o, "bind", s->bind);
     json_out_u64(o, "port", s->port);
@@ -86,6 +93,9 @@ static void put_router(struct json_out *o, const struct up *u, const struct flee
     json_out_cstr(o, "state", u ? router_state(u) : "down");
     put_pid(o, "pid", u ? u->router.proc.pid : 0);
     json_out_cstr(o, "url", known ? url : NULL);
+    char admin[NET_ADDR_TEXT + 16], text[NET_ADDR_TEXT];
+    snprintf(admin, sizeof(admin), "http://%s", u && u->control.admin.host[0] ? net_addr_text(&u->control.admin, text) : "");
+    json_out_cstr(o, "admin", u && u->control.admin.host[0] ? admin : NULL);
     json_out_u64(o, "restarts", u ? u->router.restarts : 0);
     json_out_u64(o, "requests", u ? u->router.stats.requests : 0);
     json_out_u64(o, "retries", u ? u->router.stats.retries : 0);
@@ -135,11 +145,7 @@ int up_status_text(struct up *u, const struct fleet *f, struct buf *out)
         json_out_null(o, "uptime_ms");
     json_out_arr(o, "services");
     for (size_t i = 0; i < f->n_services; i++) {
-        const struct up_service *s = find(u, &f->services[i]);
-        struct run_info info;
-        if (s && s->run)
-            run_info(s->run, &info);
-        put_service(o, u, &f->services[i], s && s->run ? &info : NULL, s && s->runtime->found ? s->runtime->installed.id : NULL);
+        put_service(o, u, &f->services[i], find(u, &f->services[i]));
     }
     json_out_end(o);
     put_router(o, u, f);

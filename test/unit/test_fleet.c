@@ -259,10 +259,15 @@ static void full_endpoints_and_router(void **state)
 static void router_forms(void **state)
 {
     (void)state;
-    struct fleet *f = parse("version: 1\nname: r\nhosts: {big: {ssh: big}}\nrouter: {host: here, listen: 0.0.0.0:9090}\n", "f.yaml");
+    struct fleet *f = parse("version: 1\nname: r\nhosts: {big: {ssh: big}}\nrouter: {host: here, listen: 0.0.0.0:9090, keys-file: keys, admin: \"[::1]:9091\", cors: [\"https://a.example\", \"http://127.0.0.1:3000\"]}\n", "/x/f.yaml");
     assert_null(f->router.host); /* this machine, though not declared */
     assert_string_equal(f->router.address, "0.0.0.0");
     assert_int_equal(f->router.port, 9090);
+    assert_string_equal(f->router.keys_file, "/x/keys");
+    assert_string_equal(f->router.admin, "::1");
+    assert_int_equal(f->router.admin_port, 9091);
+    assert_int_equal(f->router.n_cors, 2);
+    assert_string_equal(f->router.cors[1], "http://127.0.0.1:3000");
     fleet_free(f);
     f = parse("version: 1\nname: r\nhosts: {big: {ssh: big}}\nrouter: {host: big}\n", "f.yaml");
     assert_ptr_equal(f->router.host, f->hosts);
@@ -286,6 +291,30 @@ static void router_forms(void **state)
                        "f.yaml:3:18: 'listen' of the router must be ADDRESS:PORT, such as '127.0.0.1:8080' or '[::1]:8080', or unix:PATH, not '%s'", bad[i]);
         assert_refused(str_of(text), want);
     }
+}
+
+static void services_on_demand(void **state)
+{
+    (void)state;
+    struct fleet *f = parse("version: 1\nname: r\nruntimes: {l: {engine: llama.cpp, source: system}}\nmodels: {m: {source: \"hf:a/b\", weights: w}}\n"
+                            "services:\n  a: {runtime: l, model: m, port: 7770, start: on-demand, idle-stop: 1.5m, prompt-files: off}\n"
+                            "  b: {runtime: l, model: m, port: 7771, start: on-demand, pin: true, preload: true}\n  c: {runtime: l, model: m, port: 7772}\n"
+                            "groups:\n  one: {services: [a, b], rule: exclusive}\n  two: {services: [b], rule: together}\n",
+                            "f.yaml");
+    assert_int_equal(f->services[0].start, FLEET_ON_DEMAND);
+    assert_int_equal(f->services[0].idle_stop_ms, 90000);
+    assert_int_equal(f->services[0].prompt_files_bytes, 0);
+    assert_int_equal(f->services[0].pin, FLEET_NO);
+    assert_int_equal(f->services[1].idle_stop_ms, 0);
+    assert_int_equal(f->services[1].pin, FLEET_YES);
+    assert_int_equal(f->services[1].preload, FLEET_YES);
+    assert_int_equal(f->services[1].prompt_files_bytes, FLEET_PROMPT_FILES);
+    assert_int_equal(f->services[2].start, FLEET_ALWAYS);
+    assert_int_equal(f->n_groups, 2);
+    assert_int_equal(f->groups[0].rule, FLEET_EXCLUSIVE);
+    assert_ptr_equal(f->groups[0].services[1], &f->services[1]);
+    assert_int_equal(f->groups[1].rule, FLEET_TOGETHER);
+    fleet_free(f);
 }
 
 /* A service beside the router only clashes with it on the same machine. */
@@ -676,6 +705,7 @@ int main(void)
         cmocka_unit_test(full_service),
         cmocka_unit_test(full_pinned_runtimes), cmocka_unit_test(full_endpoints_and_router),
         cmocka_unit_test(router_forms),
+        cmocka_unit_test(services_on_demand),
         cmocka_unit_test(router_port_and_hosts),
         cmocka_unit_test(folders),
         cmocka_unit_test(names),

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The router's values and what must be between them: where it listens, where metrics and status are, who may ask. Whoever can be reached from other machines asks for keys; what needs
+ * no key is for this machine alone.
+ */
+#include "fleet_int.h"
+
+int fleet_read_router_host(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_router *router = part;
+    const void *found = fleet_find(r->fleet->hosts, r->fleet->n_hosts, sizeof *r->fleet->hosts, n->text);
+    if (!found && n->kind == YAML_SCALAR && str_eq_c(n->text, "here"))
+        return 0; /* this machine, declared or not */
+    int rc = fleet_read_ref(r, n, "host", r->fleet->hosts, r->fleet->n_hosts, sizeof *r->fleet->hosts, &found);
+    router->host = found;
+    return rc;
+}
+
+/* ADDRESS:PORT; other: what it may be instead, for the message. */
+static int read_place(struct fleet_reader *r, const struct yaml_node *n, const char *other, const char **ret, uint16_t *ret_port)
+{
+    const char *text;
+    int rc = fleet_text(r, n, &text);
+    if (rc < 0)
+        return rc;
+    /* The port follows the last colon; an IPv6 address stands in brackets, so that its own colons are inside. */
+    const char *colon = strrchr(text, ':');
+    struct str address = colon ? (struct str){text, (size_t)(colon - text)} : (struct str){NULL, 0};
+    bool brackets = address.len > 2 && address.ptr[0] == '[' && address.ptr[address.len - 1] == ']';
+    if (brackets)
+        address = (struct str){address.ptr + 1, address.len - 2};
+    uint64_t port;
+    bool v6 = str_find_char(address, ':') >= 0;
+    if (!fleet_is_ip(address) || v6 != brackets || str_to_u64(str_of(colon + 1), &port) < 0 || port > UINT16_MAX)
+        return fleet_refuse(r, n, "%s must be ADDRESS:PORT, such as '127.0.0.1:8080' or '[::1]:8080'%s, not '%s'", fleet_label(r), other,
+                            fleet_show(r, str_of(text)));
+    const char *kept = arena_dup(r->arena, address);
+    if (!kept)
+        return err_nomem(r->err);
+    *ret = kept;
+    *ret_port = (uint16_t)port;
+    return 0;
+}
+
+int fleet_read_listen(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_router *router = part;
+    if (n->kind == YAML_SCALAR && fleet_is_socket(n->text))
+        return fleet_read_socket(r, n, n->text, &router->socket);
+    return read_place(r, n, ", or unix:PATH", &router->address, &router->port);
+}
+
+int fleet_read_admin(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_router *router = part;
+    const char *address = NULL;
+    int rc = read_place(r, n, "", &address, &router->admin_port);
+    if (rc < 0)
+        return rc;
+    if (!fleet_is_loopback(str_of(address)))
+        return fleet_refuse(r, n, "%s is '%s', which other machines could reach, and it asks for no key; use '127.0.0.1'", fleet_label(r), address);
+    router->admin = address;
+    return 0;
+}
+
+int fleet_read_keys_file(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_router *router = part;
+    const char *text;
+    int rc = fleet_text(r, n, &text);
+    return rc < 0 ? rc : fleet_path(r, n, str_of(text), &router->keys_file);
+}
+
+int fleet_read_router_unit(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    (void)part; /* there is one way: nothing to keep */
+    const char *text;
+    int rc = fleet_text(r, n, &text);
+    if (rc == 0 && strcmp(text, "child") != 0)
+        rc = fleet_refuse(r, n, "%s must be 'child', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
+    return rc;
+}
+
+/* scheme://host[:port], as a browser writes it: a page's origin is compared byte for byte. */
+int fleet_check_origin(struct fleet_reader *r, const struct yaml_node *n, struct str text)
+{
+    struct str rest = text;
+    bool https = str_starts(text, STR("https://")), ok = https || str_starts(text, STR("http://"));
+    if (ok) {
+        size_t skip = https ? 8 : 7;
+        rest = (struct str){text.ptr + skip, text.len - skip};
+    }
+    ok = ok && rest.len > 0 && rest.len <= 300;
+    for (size_t i = 0; ok && i < rest.len; i++) {
+        char c = rest.ptr[i];
+        ok = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == ':' || c == '[' || c == ']';
+    }
+    if (ok)
+        return 0;
+    return fleet_refuse(r, n, "%s must be the origin of a page in lower case, such as 'https://chat.example' or 'http://127.0.0.1:3000', not '%s'", fleet_label(r), fleet_show(r, text));
+}
+
+int fleet_rules_router(struct fleet_reader *r)
+{
+    const struct fleet *f = r->fleet;
+    const struct fleet_router *o = &f->router;
+    const struct yaml_node *n = yaml_get(r->root, "router");
+    if (!o->socket && !fleet_is_loopback(str_of(o->address)) && !o->keys_file)
+        return fleet_refuse(r, yaml_get(n, "listen"), "'listen' of the router is '%s', which other machines can reach; add 'keys-file' ('berth key add NAME' fills it) or use '127.0.0.1'",
+                            o->address);
+    if (o->admin && o->admin_port && !o->socket && o->admin_port == o->port)
+        return fleet_refuse(r, yaml_get(n, "admin"), "'admin' of the router has the port of 'listen'; choose another");
+    if (o->host && o->host->ssh)
+        for (size_t i = 0; i < f->n_services; i++)
+            if (f->services[i].start == FLEET_ON_DEMAND)
+                return fleet_refuse_at(r, f->services[i].pos, "service '%s' starts on demand, which the router asks for, and that is on host '%s'; let both be on this machine", f->services[i].name, o->host->name);
+    return 0;
+}

@@ -1,0 +1,78 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+#
+# The admin listener: what it has, whom it refuses, and that a drained service gets nothing new. The engine is one that only says who it is.
+
+load common
+
+teardown() {
+	"$BERTH" down -f "$fleet" >/dev/null 2>&1 || true
+	rm -rf "$scratch"
+}
+
+bring_up() {
+	chmod 755 "$scratch"
+	fleet=$scratch/fleet.yaml
+	read -r port router_port < <(python3 -c '
+import random, socket
+s = []
+while len(s) < 2:
+    x = socket.socket()
+    try:
+        x.bind(("127.0.0.1", random.randrange(20000, 32000)))
+        s.append(x)
+    except OSError:
+        x.close()
+print(*[x.getsockname()[1] for x in s])')
+	cat >"$fleet" <<-EOT
+		version: 1
+		name: admin
+		runtimes:
+		  fake: {engine: generic, source: system}
+		services:
+		  a: {runtime: fake, port: $port, command: ["$PWD/build/aids/fake_engine", --port, "{port}"]}
+		router: {listen: "127.0.0.1:$router_port", admin: "127.0.0.1:0"}
+	EOT
+	"$BERTH" up -d -f "$fleet" >"$scratch/out" 2>"$scratch/err" 3>&-
+	admin=$(sed -n 's/^admin *//p' "$scratch/out")
+}
+
+code() { curl -sS --max-time 20 -o /dev/null -w '%{http_code}' "$@"; }
+
+@test "metrics, status and draining; nothing that ends the fleet" {
+	bring_up
+	[ "$(curl -sS --max-time 20 "$admin/status" | jq -r '.state + .router.admin')" = "up$admin" ]
+	curl -sS --max-time 20 "$admin/metrics" | grep -q '^berth_router_active 0$'
+	[ "$(code -X POST "$admin/down")" = 404 ]
+	[ "$(code -X POST "$admin/restart")" = 404 ]
+	[ "$(code "$admin/drain?service=a")" = 404 ]
+	[ "$(code -X POST "$admin/drain")" = 400 ]
+	[ "$(code -X POST "$admin/drain?service=b")" = 404 ]
+	ask=("http://127.0.0.1:$router_port/props?model=a")
+	[ "$(code "${ask[@]}")" = 404 ] # the engine's own
+	[ "$(curl -sS --max-time 20 -X POST "$admin/drain?service=a")" = '{"drained":true}' ]
+	[ "$(curl -sS --max-time 20 "$admin/status" | jq '.services[0].drained')" = true ]
+	[ "$(code "${ask[@]}")" = 503 ]
+	[ "$(curl -sS --max-time 20 -X POST "$admin/resume?service=a")" = '{"drained":false}' ]
+	[ "$(code "${ask[@]}")" = 404 ]
+}
+
+@test "a page of somebody else's, or a name that leads here, is refused" {
+	bring_up
+	host=${admin#http://}
+	[ "$(code -H 'Host: evil.example' "$admin/status")" = 403 ]
+	[ "$(code -H "Host: evil.example:${host#*:}" "$admin/status")" = 403 ]
+	[ "$(code -H 'Host: localhost' "$admin/status")" = 200 ]
+	[ "$(code -H 'Origin: https://evil.example' -X POST "$admin/drain?service=a")" = 403 ]
+	[ "$(code -H 'Origin: null' -X POST "$admin/drain?service=a")" = 403 ]
+	[ "$(code -H "Origin: $admin" "$admin/status")" = 200 ]
+	[ "$(curl -sS --max-time 20 "$admin/status" | jq '.services[0].drained')" = false ]
+}
+
+@test "its port is taken: who has it" {
+	bring_up
+	sed "s/name: admin/name: other/; s/127.0.0.1:0/127.0.0.1:$router_port/; s/$port/$((port + 1))/; s/listen: \"[^\"]*\"/listen: \"127.0.0.1:0\"/" "$fleet" >"$scratch/other.yaml"
+	run_split timeout 60 "$BERTH" up -f "$scratch/other.yaml"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"port $router_port of the admin listener is taken by berth"* ]]
+}
