@@ -5,7 +5,6 @@
  */
 #include "fit_int.h"
 
-#define CELLS 256      /* every cache is a multiple of it */
 #define BATCH 2048     /* the engine's own -b */
 #define RATIO_COARSE 128
 #define RATIO_FINE 4
@@ -43,8 +42,8 @@ void fit_resolve(struct fit_run *x)
     if (m->causal && n_batch > n_ctx)
         n_batch = n_ctx;
     uint64_t n_ubatch = s->ubatch && s->ubatch < n_batch ? s->ubatch : n_batch;
-    n_ctx = fit_pad(n_ctx, CELLS);
-    uint64_t n_seq = s->unified ? n_ctx : fit_pad(n_ctx / s->slots, CELLS);
+    n_ctx = fit_pad(n_ctx, FIT_CELLS);
+    uint64_t n_seq = s->unified ? n_ctx : fit_pad(n_ctx / s->slots, FIT_CELLS);
     if (!s->unified)
         n_ctx = n_seq * s->slots;
 
@@ -67,7 +66,7 @@ uint64_t fit_cells(const struct fit_context *c, const struct fit_shape *s, bool 
         return seq;
     bool shared = c->unified && !c->pm->m->always_streams;
     uint64_t cells = fit_add(fit_mul(c->pm->m->window, shared ? c->np : 1), c->n_ubatch);
-    return fit_pad(cells < seq ? cells : seq, CELLS);
+    return fit_pad(cells < seq ? cells : seq, FIT_CELLS);
 }
 
 /* Terms that a context counts into. */
@@ -107,7 +106,7 @@ static void put_attention(struct cacher *k, const struct model_layer *l, size_t 
 static void put_compressed(struct cacher *k, const struct model_layer *l, size_t d)
 {
     uint64_t seq = k->c->n_ctx_seq, rows = k->c->n_stream;
-    uint64_t cells = fit_pad((seq + l->compress_ratio - 1) / l->compress_ratio, CELLS) * rows;
+    uint64_t cells = fit_pad((seq + l->compress_ratio - 1) / l->compress_ratio, FIT_CELLS) * rows;
     put(k, d, k->t.kv, k->c->k, l->k_width, cells);
     put(k, d, k->t.indexer, k->c->k, l->indexer_k_width, cells);
     for (int twice = 0; twice < 2; twice++) {

@@ -130,7 +130,7 @@ static uint64_t draft_crossing(const struct fit_run *x, const struct fit_context
 static uint64_t carried_kv(const struct fit_run *x, const struct fit_context *c, size_t d)
 {
     uint64_t most = 0;
-    if (!x->s->kv_on_cpu)
+    if (!x->s->kv_on_cpu || (c->pm->graph & FIT_NO_CACHE))
         return 0;
     for (uint32_t il = 0; il < c->pm->m->n_layer; il++) {
         const struct model_layer *l = &c->pm->m->layers[il];
@@ -179,6 +179,16 @@ static bool measured(const struct fit_run *x, const struct fit_context *c, size_
     return true;
 }
 
+/* Whether d works for the output slot; an encoder's may have no tensor and do nothing. */
+static bool has_output(const struct fit_context *c, size_t d)
+{
+    const struct fit_group *g = &c->pm->slots[c->pm->m->n_layer];
+    uint64_t sum = !(c->pm->graph & FIT_NO_HEAD) || c->draft;
+    for (unsigned part = 0; part < FIT_GROUPS; part++)
+        sum = fit_add(sum, g->part[part].bytes[FIT_CLASS_PLAIN]);
+    return c->device[c->pm->m->n_layer] == d && sum > 0;
+}
+
 /* The span of layers that a device holds; layers of one device are contiguous unless shares are odd, and then the span is what crosses. */
 static void span(const struct fit_context *c, size_t d, struct fit_graph *g)
 {
@@ -191,7 +201,7 @@ static void span(const struct fit_context *c, size_t d, struct fit_graph *g)
         }
     g->from = from < to ? from : 0;
     g->to = to;
-    g->output = c->device[m->n_layer] == d;
+    g->output = has_output(c, d);
 }
 
 static struct fit_amount played(const struct fit_run *x, const struct fit_context *c, size_t d)
@@ -204,7 +214,7 @@ static struct fit_amount played(const struct fit_run *x, const struct fit_contex
         while (own < g.n_layer && c->device[own] == d)
             own++;
         g.to = g.n_layer;
-        g.output = c->device[c->pm->m->n_layer] == d;
+        g.output = has_output(c, d);
         bytes = fit_graph_host(&g, own);
     } else {
         span(c, d, &g);

@@ -7,7 +7,6 @@
 #include <assert.h>
 #include <errno.h>
 
-#define CELLS 256 /* of a slot's context, the engine's step */
 #define MIB (1ULL << 20)
 
 const char *fit_term_text(enum fit_term t)
@@ -367,7 +366,7 @@ int fit_largest_context_prepared(const struct fit_prepared *p, const struct fit_
     int e = check_shape(&p->in, s, err);
     if (e < 0)
         return e;
-    uint64_t step = s->unified || s->slots == 0 ? CELLS : (uint64_t)CELLS * s->slots;
+    uint64_t step = s->unified || s->slots == 0 ? FIT_CELLS : (uint64_t)FIT_CELLS * s->slots;
     uint64_t trained = p->in.target->context_trained ? p->in.target->context_trained : INT32_MAX;
     uint64_t most = fit_mul(trained, s->slots);
     /* beyond what the model was trained for there is nothing to gain */

@@ -9,6 +9,8 @@
 
 #include "fit.h"
 
+#define FIT_CELLS 256 /* the engine rounds every cache, and a slot's context, up to it */
+
 /* How a buffer type rounds a tensor (law 2.5). */
 enum fit_class {
     FIT_CLASS_PLAIN, /* CPU, RPC workers on CPUs, Metal: 32 bytes */
@@ -68,7 +70,7 @@ struct fit_placed {
     bool has_tied;
     bool shares_kv;          /* layers attend to another layer's cache */
     bool selects;            /* a block drafter that selects among candidates */
-    bool rope;               /* q and k are turned by their positions */
+    unsigned graph;          /* enum fit_trait of its graph */
     struct fit_margin margin; /* of its compute */
     uint64_t table_bytes, table_width; /* of per_layer_token_embd, 0 none */
     bool table_moved;        /* it is overridden to a device */
@@ -79,6 +81,23 @@ struct fit_placed {
     const struct fit_override *overrides;
     size_t n_overrides;
 };
+
+/* What an architecture's graph does otherwise than the plain one. */
+enum fit_trait {
+    FIT_NO_ROPE = 1 << 0,        /* q and k are not turned by their positions */
+    FIT_NO_CACHE = 1 << 1,       /* tokens look at each other alone */
+    FIT_NO_HEAD = 1 << 2,        /* hidden states come out, no logits */
+    FIT_ALL_LOGITS = 1 << 3,     /* no rows are picked: logits of every token */
+    FIT_NO_MIXED = 1 << 4,       /* no second kind of input embeddings */
+    FIT_FFN_FIRST = 1 << 5,      /* the feed-forward part beside attention comes before attention's last product */
+    FIT_POSITION_ROWS = 1 << 6,  /* rows of position_embd are added */
+    FIT_TYPE_ROWS = 1 << 7,      /* and a row of token_types */
+    FIT_EMBD_NORM = 1 << 8,      /* a norm of its own stands before the first layer */
+    FIT_LATE_ROWS = 1 << 10,     /* rows are picked behind a mix of what several layers gave */
+    FIT_NO_EXPERTS = 1 << 11,    /* none are used, whatever the file has */
+    FIT_BIAS = 1 << 9,           /* scores get a learned bias by distance, which no fused attention has */
+};
+unsigned fit_traits(const struct model *m);
 
 struct fit_prepared {
     struct fit_input in;
@@ -151,17 +170,24 @@ struct fit_graph {
     uint64_t all_cells, all_swa_cells; /* of all streams */
     uint64_t table;     /* columns of per-layer embeddings, 0 none */
     uint32_t cpu_moe;   /* layers whose experts are on the CPU */
-    bool flash, rope, no_cache;
+    unsigned traits;    /* enum fit_trait */
+    bool flash, rope, no_cache; /* rope, no_cache: the traits that are asked for most */
     bool all_rows;      /* hidden states of every token are asked for, so rows are picked behind the last norm */
     bool cast_k, cast_v; /* f32 caches are made f16 for flash attention */
     bool turn_k, turn_v; /* quantized caches hold rotated values */
 };
+/* Whether scores and sums are one step. */
+static inline bool fit_fused(const struct fit_graph *g)
+{
+    return g->flash && !(g->traits & FIT_BIAS);
+}
 struct fit_play {
     const struct fit_graph *g;
     const struct model *m;
     struct fit_heap h;
     uint64_t f, fo;             /* bytes of one f32 column for the ubatch, for its outputs */
     struct fit_block pos;       /* positions */
+    struct fit_block next_state; /* rows that a layer's convolution will read, fetched while the one before is at work */
     struct fit_block idx[2][3]; /* of the dense and the windowed cache: enum fit_read */
     uint32_t last_use[2];       /* last layer here that reads them */
     bool keep;                  /* inputs stay */
@@ -171,7 +197,6 @@ enum fit_read { FIT_READ_K, FIT_READ_V, FIT_READ_MASK, FIT_READ_POS };
 void fit_play_read(struct fit_play *p, uint32_t il, enum fit_read what);
 /* A layer on the residual stream x, which becomes what it hands on. */
 void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool give_x);
-bool fit_has_rope(const struct model *m);
 int fit_layers_new(const struct model *m, struct arena *a, struct fit_layer **ret) BASE_MUST_USE;
 void fit_graph_init(struct fit_graph *g, const struct fit_run *x, const struct fit_context *c);
 bool fit_experts_away(const struct fit_graph *g, uint32_t il);

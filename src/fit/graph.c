@@ -8,15 +8,27 @@
 #define F32 4ULL
 #define SEEN_MAX 16     /* kinds of layers that are told apart */
 #define ROTATED 64ULL
+#define LATE_INPUTS 4   /* that the mix of a late choice of rows needs beside the output alone */
 #define PLAYED 2        /* layers of one kind that are played before the rest is taken for the same */
 
-bool fit_has_rope(const struct model *m)
+unsigned fit_traits(const struct model *m)
 {
-    static const char *const without[] = {"bloom", "gpt2", "mpt", "jais", "refact", "starcoder"};
-    for (size_t i = 0; i < BASE_COUNT(without); i++)
-        if (str_eq_c(str_of(m->arch), without[i]))
-            return false;
-    return true;
+    static const struct {
+        const char *arch;
+        unsigned traits;
+    } known[] = {
+        {"bert", FIT_NO_ROPE}, {"bloom", FIT_NO_ROPE}, {"cogvlm", FIT_ALL_LOGITS | FIT_NO_MIXED}, {"cohere2", FIT_FFN_FIRST}, {"command-r", FIT_FFN_FIRST}, {"gpt2", FIT_NO_ROPE}, {"jais", FIT_NO_ROPE}, {"kimi-k3", FIT_LATE_ROWS}, {"jina-bert-v2", FIT_NO_ROPE},
+        {"llama-embed", FIT_NO_CACHE | FIT_NO_HEAD}, {"mamba", FIT_NO_ROPE}, {"mamba2", FIT_NO_ROPE}, {"mpt", FIT_NO_ROPE}, {"plamo", FIT_FFN_FIRST}, {"refact", FIT_NO_ROPE | FIT_NO_EXPERTS}, {"starcoder", FIT_NO_ROPE}, {"t5", FIT_NO_ROPE | FIT_BIAS}, {"t5encoder", FIT_NO_ROPE | FIT_NO_CACHE | FIT_BIAS},
+    };
+    unsigned all = m->cache == MODEL_CACHE_NONE ? FIT_NO_CACHE : 0;
+    for (size_t i = 0; i < BASE_COUNT(known); i++)
+        if (str_eq_c(str_of(m->arch), known[i].arch))
+            all |= known[i].traits;
+    all |= m->logits ? 0 : FIT_NO_HEAD;
+    all |= model_find_tensor(m, "position_embd.weight") ? FIT_POSITION_ROWS : 0;
+    all |= model_find_tensor(m, "token_types.weight") ? FIT_TYPE_ROWS : 0;
+    const struct model_tensor *norm = model_find_tensor(m, "token_embd_norm.weight");
+    return all | (norm && norm->place == MODEL_FIRST ? FIT_EMBD_NORM : 0);
 }
 
 /* ---- inputs ---------------------------------------------------------------------------------------------------------------- */
@@ -61,8 +73,10 @@ static void cache_inputs(struct fit_play *p, bool swa)
     const struct fit_graph *g = p->g;
     uint64_t ub = g->ub, cells = swa ? g->swa_cells : g->cells;
     struct fit_block *b = p->idx[swa];
-    if (g->no_cache) { /* tokens look at each other alone */
-        b[FIT_READ_MASK] = input(p, fit_mul(g->flash ? 2 : 4, fit_mul(ub, ub)));
+    for (int i = 0; i < 2 && (g->traits & FIT_BIAS) && g->from == 0; i++) /* distances, and a view of them */
+        (void)input(p, fit_mul(4 * ub, g->no_cache ? ub : cells));
+    if (g->no_cache) {
+        b[FIT_READ_MASK] = input(p, fit_mul(fit_fused(g) ? 2 : 4, fit_mul(ub, fit_pad(ub, FIT_CELLS))));
         return;
     }
     b[FIT_READ_K] = input(p, 8 * ub);
@@ -128,11 +142,10 @@ static bool worth_playing(struct seen *s, const struct fit_graph *g, uint32_t il
     return true;
 }
 
-static void play_layers(struct fit_play *p, struct fit_block x)
+static void play_layers(struct fit_play *p, struct fit_block x, bool give_x)
 {
     const struct fit_graph *g = p->g;
     struct seen s = {.n = 0};
-    bool give_x = !p->keep;
     for (uint32_t il = g->from; il < g->to; il++) {
         if (!worth_playing(&s, g, il))
             continue;
@@ -169,9 +182,36 @@ bool fit_experts_away(const struct fit_graph *g, uint32_t il)
     return g->layers[il].expert > 0 && (il < g->cpu_moe || g->layers[il].away);
 }
 
+/* What is added to the embeddings, and their own norm, before the first layer. *own: x is no input that stays. */
+static struct fit_block embedded(struct fit_play *p, struct fit_block x, struct fit_block positions, bool *own)
+{
+    unsigned traits = p->g->traits;
+    uint64_t e = p->m->embd;
+    if ((traits & FIT_TYPE_ROWS) && !*own)
+        x = column(p, e);
+    *own |= traits & FIT_TYPE_ROWS;
+    if (traits & FIT_POSITION_ROWS) {
+        if (!*own)
+            x = column(p, e);
+        *own = true;
+        if (!p->keep)
+            give(p, positions);
+    }
+    if (traits & FIT_EMBD_NORM) {
+        struct fit_block normed = column(p, e);
+        if (*own)
+            give(p, x);
+        x = normed;
+        *own = true;
+    }
+    return x;
+}
+
 /* Logits of the rows that are asked for. */
 static void head(struct fit_play *p)
 {
+    if (p->g->traits & FIT_NO_HEAD)
+        return;
     if (p->g->all_rows)
         (void)take(p, fit_mul(p->fo, p->m->embd));
     (void)take(p, fit_mul(p->fo, p->m->vocab));
@@ -187,7 +227,10 @@ uint64_t fit_graph_device(const struct fit_graph *g)
         if (!g->output)
             return 0;
         uint64_t rows_in = g->all_rows ? p.f : p.fo;
-        (void)input(&p, fit_mul(rows_in, e));
+        for (int i = 0; i < ((g->traits & FIT_LATE_ROWS) ? LATE_INPUTS : 1); i++)
+            (void)input(&p, fit_mul(rows_in, e));
+        if (g->traits & FIT_LATE_ROWS)
+            (void)column(&p, e);
         if (g->all_rows)
             (void)input(&p, 4 * (uint64_t)g->outputs);
         if (p.keep)
@@ -195,14 +238,20 @@ uint64_t fit_graph_device(const struct fit_graph *g)
         head(&p);
         return p.h.peak;
     }
-    struct fit_block mixed = {0, 0}, rows = {0, 0}, places = {0, 0};
-    bool first = g->from == 0;
-    if (first) {
+    struct fit_block mixed = {0, 0}, rows = {0, 0}, places = {0, 0}, positions = {0, 0};
+    bool first = g->from == 0, own = !p.keep;
+    /* rows of positions alone draw the other input's rows to the host */
+    bool two = first && !(g->traits & FIT_NO_MIXED) && ((g->traits & FIT_TYPE_ROWS) || !(g->traits & FIT_POSITION_ROWS));
+    if (two) {
         mixed = input(&p, fit_mul(p.f, e));
         rows = input(&p, fit_mul(p.f, e));
         places = input(&p, 8 * ub);
     }
     struct fit_block x = input(&p, fit_mul(p.f, e));
+    if (first && (g->traits & FIT_TYPE_ROWS))
+        (void)input(&p, F32 * e);
+    if (first && (g->traits & FIT_POSITION_ROWS))
+        positions = input(&p, fit_mul(p.f, e));
     if (g->rope)
         p.pos = input(&p, (g->m->m_rope ? 16 : 4) * ub);
     if (g->table > 0)
@@ -210,7 +259,7 @@ uint64_t fit_graph_device(const struct fit_graph *g)
     all_cache_inputs(&p);
     if (g->all_rows ? g->output : g->to == g->n_layer)
         (void)input(&p, 4 * (uint64_t)g->outputs);
-    if (first) {
+    if (two) {
         (void)column(&p, e);
         if (!p.keep) {
             give(&p, mixed);
@@ -218,7 +267,9 @@ uint64_t fit_graph_device(const struct fit_graph *g)
             give(&p, places);
         }
     }
-    play_layers(&p, x);
+    if (first)
+        x = embedded(&p, x, positions, &own);
+    play_layers(&p, x, own);
     if (g->output)
         head(&p);
     return p.h.peak;
@@ -232,13 +283,19 @@ uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers)
     uint64_t e = g->m->embd, ub = g->ub;
     (void)input(&p, fit_mul(p.f, e));
     struct fit_block tokens = input(&p, 4 * ub), mixed_tokens = input(&p, 4 * ub), mixed = input(&p, fit_mul(p.f, e)), places = input(&p, 8 * ub);
-    p.pos = input(&p, (g->m->m_rope ? 16 : 4) * ub);
+    if (g->rope || (g->traits & FIT_POSITION_ROWS))
+        p.pos = input(&p, (g->m->m_rope ? 16 : 4) * ub);
     all_cache_inputs(&p);
+    if (g->no_cache && g->m->window > 0 && (p.idx[0][FIT_READ_MASK].size == 0 || p.idx[1][FIT_READ_MASK].size == 0))
+        cache_inputs(&p, p.idx[1][FIT_READ_MASK].size == 0); /* both masks are made, whichever the layers read */
     (void)input(&p, 4 * (uint64_t)g->outputs);
     struct fit_block x = column(&p, e);
-    struct fit_block rows;
+    struct fit_block rows, positions = {0, 0};
+    bool own_x = !p.keep;
     if (g->table > 0)
         (void)column(&p, 2 * g->table);
+    if (g->traits & FIT_POSITION_ROWS)
+        positions = column(&p, e);
     if (own_layers == 0) {
         (void)column(&p, e);
         return fit_add(p.h.peak, host_experts(g));
@@ -253,7 +310,8 @@ uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers)
     struct fit_graph own = *g;
     own.to = own_layers;
     p.g = &own;
-    play_layers(&p, x);
+    x = embedded(&p, x, positions, &own_x);
+    play_layers(&p, x, own_x);
     if (own.output)
         head(&p);
     return fit_add(p.h.peak, host_experts(g));
@@ -282,10 +340,13 @@ void fit_graph_init(struct fit_graph *g, const struct fit_run *x, const struct f
     g->turn_v = c->v->block > 1 && c->pm->v_width_max > 0;
     g->table = c->pm->table_width;
     g->copies = c->copies;
-    g->all_rows = !c->draft && (x->spec & FIT_SPEC_MTP);
     g->flash = c->flash;
-    g->rope = c->pm->rope;
-    g->no_cache = g->m->cache == MODEL_CACHE_NONE;
+    g->traits = c->pm->graph;
+    g->all_rows = (!c->draft && (x->spec & FIT_SPEC_MTP)) || (g->traits & FIT_LATE_ROWS);
+    if (g->traits & FIT_ALL_LOGITS)
+        g->outputs = g->ub;
+    g->rope = !(g->traits & FIT_NO_ROPE);
+    g->no_cache = g->traits & FIT_NO_CACHE;
     g->v_max = c->pm->v_width_max;
     g->cpu_moe = c->draft ? s->draft_cpu_moe : s->cpu_moe;
 }

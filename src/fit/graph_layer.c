@@ -26,11 +26,14 @@ static const struct {
 } widths[] = {
     {"attn_q.weight", offsetof(struct fit_layer, q), 1},
     {"attn_q_b.weight", offsetof(struct fit_layer, q), 1},
+    {"attn_k.weight", offsetof(struct fit_layer, k), 1},
+    {"attn_v.weight", offsetof(struct fit_layer, v), 1},
     {"attn_q_a.weight", offsetof(struct fit_layer, q_a), 1},
     {"attn_kv_a_mqa.weight", offsetof(struct fit_layer, kv_a), 1},
     {"attn_kv_a_norm.weight", offsetof(struct fit_layer, lora), 0},
     {"attn_qkv.weight", offsetof(struct fit_layer, qkv), 1},
     {"attn_output.weight", offsetof(struct fit_layer, o), 0},
+    {"attn_o.weight", offsetof(struct fit_layer, o), 0},
     {"ffn_up.weight", offsetof(struct fit_layer, up), 1},
     {"ffn_down.weight", offsetof(struct fit_layer, down), 0},
     {"ffn_down_exps.weight", offsetof(struct fit_layer, expert), 0},
@@ -60,7 +63,7 @@ static void read_tensor(struct fit_layer *l, struct str name, const struct model
         l->ffn_norm = true;
     if (str_eq_c(name, "attn_norm.weight") || str_eq_c(name, "attn_norm.bias"))
         l->attn_norm = true;
-    if (str_eq_c(name, "post_ffw_norm.weight") || str_eq_c(name, "ffn_post_norm.weight"))
+    if (str_eq_c(name, "layer_output_norm.weight") || str_eq_c(name, "post_ffw_norm.weight") || str_eq_c(name, "ffn_post_norm.weight"))
         l->post_ffn = true;
     if (str_starts(name, STR("shortconv.")))
         l->mixer = FIT_MIX_SHORT;
@@ -78,8 +81,10 @@ static uint64_t kind_of(const struct fit_layer *l, const struct model_layer *m)
 
 static void understand(struct fit_layer *l, const struct model_layer *m)
 {
-    l->k = width(m->k_width);
-    l->v = width(m->v_width > 0 ? m->v_width : m->k_width);
+    if (m->attention) { /* without a cache the products tell */
+        l->k = width(m->k_width);
+        l->v = width(m->v_width > 0 ? m->v_width : m->k_width);
+    }
     if (m->recurrent && l->mixer == FIT_MIX_OTHER && l->inner > 0 && l->conv > 0)
         l->mixer = l->x > 0 ? FIT_MIX_MAMBA : l->in > 0 ? FIT_MIX_MAMBA2 : l->qkv > 0 ? FIT_MIX_DELTA : FIT_MIX_OTHER;
     if (l->qkv > 0 && l->mixer != FIT_MIX_DELTA)
@@ -97,14 +102,20 @@ int fit_layers_new(const struct model *m, struct arena *a, struct fit_layer **re
     for (size_t i = 0; i < m->n_tensors; i++) {
         const struct model_tensor *t = &m->tensors[i];
         struct str name = str_of(t->name);
+        if (str_starts(name, STR("dec.")) || (str_starts(name, STR("enc.")) && m->cache == MODEL_CACHE_NONE))
+            (void)str_split(&name, '.');
         if (t->layer < 0 || (uint32_t)t->layer >= m->n_layer || !str_starts(name, STR("blk.")))
             continue;
         (void)str_split(&name, '.');
         (void)str_split(&name, '.');
         read_tensor(&all[t->layer], name, t);
     }
-    for (uint32_t il = 0; il < m->n_layer; il++)
+    bool no_experts = fit_traits(m) & FIT_NO_EXPERTS;
+    for (uint32_t il = 0; il < m->n_layer; il++) {
+        if (no_experts)
+            all[il].expert = 0;
         understand(&all[il], &m->layers[il]);
+    }
     *ret = all;
     return 0;
 }
@@ -133,11 +144,23 @@ static struct fit_block turn(struct fit_play *p, struct fit_block from, uint64_t
 
 /* ---- attention ---------------------------------------------------------------------------------------------------------- */
 
+/* A learned bias for every pair of tokens, looked up and laid out as the scores are, which it is added to. */
+static void add_bias(struct fit_play *p, uint32_t il, uint64_t tokens, uint64_t cells)
+{
+    uint64_t heads = p->m->layers[il].heads;
+    if (!(p->g->traits & FIT_BIAS) || p->g->from > 0) /* its table lies with the first layer, and so does the work */
+        return;
+    struct fit_block bias = turn(p, column(p, fit_mul(heads, tokens)), fit_mul(heads, tokens));
+    if (cells > tokens)
+        bias = turn(p, bias, fit_mul(heads, cells));
+    give(p, bias);
+}
+
 /* Scores and sums over the cells: one fused step with flash attention. out: columns of the result. */
 static struct fit_block attend(struct fit_play *p, uint32_t il, struct fit_block q, uint64_t out)
 {
     const struct fit_graph *g = p->g;
-    if (g->flash) {
+    if (fit_fused(g)) {
         const struct model_layer *m = &g->m->layers[il];
         uint64_t all = 2 * (m->swa ? g->all_swa_cells : g->all_cells);
         struct fit_block k = take(p, g->cast_k ? fit_mul(all, m->k_width) : 0), v = take(p, g->cast_v ? fit_mul(all, m->v_width) : 0);
@@ -147,10 +170,51 @@ static struct fit_block attend(struct fit_play *p, uint32_t il, struct fit_block
         fit_play_read(p, il, FIT_READ_MASK);
         return fa;
     }
-    uint64_t cells = g->no_cache ? g->ub : g->m->layers[il].swa ? g->swa_cells : g->cells;
+    uint64_t cells = g->m->layers[il].swa ? g->swa_cells : g->cells;
+    struct fit_block v = take(p, g->flash ? fit_mul(fit_mul(2, g->all_cells), g->m->layers[il].v_width) : 0); /* which is not transposed in the cache */
     struct fit_block kq = turn(p, q, fit_mul(g->m->layers[il].heads, cells));
+    add_bias(p, il, cells, cells);
     fit_play_read(p, il, FIT_READ_MASK);
     struct fit_block kqv = turn(p, kq, out);
+    give(p, v);
+    return turn(p, kqv, out);
+}
+
+/* What attention works on: q, k and v, and what they are views of. */
+struct heads {
+    struct fit_block q, k, v, whole;
+    bool gated; /* q and a gate for what comes out were one product */
+};
+
+/* The same over the ubatch's own tokens: K and V are padded to whole cells, and made f16 for the fused step. */
+static struct fit_block attend_tokens(struct fit_play *p, uint32_t il, struct heads *h, uint64_t out)
+{
+    const struct fit_layer *l = &p->g->layers[il];
+    uint64_t cells = fit_pad(p->g->ub, FIT_CELLS), k = fit_mul(cells, l->k), v = fit_mul(cells, l->v);
+    bool views = l->qkv > 0, fused = fit_fused(p->g);
+    struct fit_block padded = take(p, fit_mul(F32, fused ? k : v));
+    if (!views)
+        give(p, fused ? h->k : h->v);
+    struct fit_block made = take(p, fused ? fit_mul(2, k) : fit_mul(F32, v));
+    give(p, padded);
+    padded = take(p, fit_mul(F32, fused ? v : k));
+    if (!views)
+        give(p, fused ? h->v : h->k);
+    if (fused) {
+        struct fit_block other = take(p, fit_mul(2, v));
+        give(p, padded);
+        struct fit_block fa = turn(p, h->q, out);
+        give(p, made);
+        give(p, other);
+        fit_play_read(p, il, FIT_READ_MASK);
+        return fa;
+    }
+    struct fit_block kq = turn(p, h->q, fit_mul(p->m->layers[il].heads, cells));
+    give(p, padded);
+    add_bias(p, il, p->g->ub, cells);
+    fit_play_read(p, il, FIT_READ_MASK);
+    struct fit_block kqv = turn(p, kq, out);
+    give(p, made);
     return turn(p, kqv, out);
 }
 
@@ -184,23 +248,29 @@ static struct fit_block latent_attention(struct fit_play *p, uint32_t il, struct
     return turn(p, turn(p, fa, l->o), l->o);
 }
 
-/* What attention works on: q, k and v, and what they are views of. */
-struct heads {
-    struct fit_block q, k, v, whole;
-    bool gated; /* q and a gate for what comes out were one product */
-};
-
 /* One product for all three: they are views of it until a rope makes q and k tensors of their own. */
 static void project_together(struct fit_play *p, const struct fit_layer *l, struct heads *h, struct fit_block n, bool keep_n)
 {
+    const struct fit_graph *g = p->g;
     h->whole = column(p, l->qkv);
-    h->q = h->whole;
+    h->q = h->k = h->v = (struct fit_block){0, 0};
     if (!keep_n)
         give(p, n);
-    if (!p->g->rope)
-        return;
-    h->q = column(p, l->q);
-    h->k = column(p, l->k);
+    if (g->rope)
+        h->q = column(p, l->q);
+    if (g->turn_k)
+        h->q = turn(p, h->q, l->q);
+    if (g->turn_v)
+        h->v = turn(p, column(p, l->v), l->v);
+    if (g->rope)
+        h->k = column(p, l->k);
+    if (h->q.size == 0) {
+        h->q = h->whole;
+        h->whole = (struct fit_block){0, 0};
+    } else if (h->v.size > 0 && h->k.size > 0) {
+        give(p, h->whole);
+        h->whole = (struct fit_block){0, 0};
+    }
 }
 
 static void project(struct fit_play *p, const struct fit_layer *l, struct heads *h, struct fit_block n, bool keep_n)
@@ -214,15 +284,21 @@ static void project(struct fit_play *p, const struct fit_layer *l, struct heads 
     } else if (g->rope) {
         h->q = turn(p, h->q, l->q);
     }
-    if (g->turn_k)
+    if (g->turn_k && !g->no_cache)
         h->q = turn(p, h->q, h->gated ? l->o : l->q);
+    if (g->no_cache) { /* with one it is V that comes first */
+        h->k = column(p, l->k);
+        if (g->rope)
+            h->k = turn(p, h->k, l->k);
+    }
     h->v = column(p, l->v);
-    if (g->turn_v)
+    if (g->turn_v && !g->no_cache)
         h->v = turn(p, h->v, l->v);
-    h->k = column(p, l->k);
+    if (!g->no_cache)
+        h->k = column(p, l->k);
     if (!keep_n)
         give(p, n);
-    if (g->rope)
+    if (g->rope && !g->no_cache)
         h->k = turn(p, h->k, l->k);
 }
 
@@ -239,27 +315,27 @@ static struct fit_block attention(struct fit_play *p, uint32_t il, struct fit_bl
     else
         project(p, l, &h, n, keep_n);
     fit_play_read(p, il, FIT_READ_POS);
-    if (!g->no_cache) {
-        if (g->turn_k)
-            h.k = turn(p, h.k, l->k);
-        give(p, h.k);
-        fit_play_read(p, il, FIT_READ_K);
-        give(p, h.v);
-        if (g->rope && !h.gated)
-            give(p, h.whole);
-        fit_play_read(p, il, FIT_READ_V);
-    }
-    struct fit_block fa = attend(p, il, h.q, l->o);
-    if (g->turn_v)
-        fa = turn(p, fa, l->o);
     if (g->no_cache) {
-        give(p, h.k);
-        give(p, h.v);
-        if (g->rope)
+        struct fit_block fa = attend_tokens(p, il, &h, l->o);
+        if (l->qkv > 0) {
+            give(p, h.k);
             give(p, h.whole);
-    } else if (h.gated) {
-        give(p, turn(p, h.whole, l->o));
+        }
+        return fa;
     }
+    if (g->turn_k)
+        h.k = turn(p, h.k, l->k);
+    give(p, h.k);
+    fit_play_read(p, il, FIT_READ_K);
+    give(p, h.v);
+    if (!h.gated)
+        give(p, h.whole);
+    fit_play_read(p, il, FIT_READ_V);
+    struct fit_block fa = attend(p, il, h.q, l->o);
+    if (g->turn_v && !(g->traits & FIT_FFN_FIRST))
+        fa = turn(p, fa, l->o);
+    if (h.gated)
+        give(p, turn(p, h.whole, l->o));
     return fa;
 }
 
@@ -310,7 +386,7 @@ static struct fit_block mamba(struct fit_play *p, uint32_t il, struct fit_block 
     const struct model_layer *m = &p->m->layers[il];
     uint64_t inner = l->inner;
     bool second = l->mixer == FIT_MIX_MAMBA2;
-    struct fit_block r = rows(p, m->r_elems), in = column(p, l->in), x = {0, 0}, dt = {0, 0};
+    struct fit_block r = p->next_state.size > 0 ? p->next_state : rows(p, m->r_elems), in = column(p, l->in), x = {0, 0}, dt = {0, 0};
     if (!keep_n)
         give(p, n);
     struct fit_block conv = convolved(p, &in, true, l->conv, r, m->r_elems);
@@ -321,6 +397,11 @@ static struct fit_block mamba(struct fit_play *p, uint32_t il, struct fit_block 
     struct fit_block scan = take(p, fit_add(fit_mul(p->f, inner), fit_mul(F32 * (uint64_t)p->g->np, m->s_elems)));
     give(p, dt);
     give(p, x);
+    if (p->g->np > 1) /* states of other sequences are moved */
+        give(p, take(p, fit_mul(F32 * (uint64_t)(p->g->np - 1), m->s_elems)));
+    p->next_state = (struct fit_block){0, 0};
+    if (il + 1 < p->g->to && p->m->layers[il + 1].recurrent && p->m->layers[il + 1].r_elems > 0)
+        p->next_state = rows(p, p->m->layers[il + 1].r_elems);
     struct fit_block z = turn(p, in, inner), y = turn(p, conv, inner);
     give(p, scan);
     struct fit_block out = column(p, inner);
@@ -435,6 +516,41 @@ static struct fit_block last_rows(struct fit_play *p, struct fit_block o, struct
     return to;
 }
 
+static struct fit_block picked(struct fit_play *p, struct fit_block b, bool give_b)
+{
+    struct fit_block rows = take(p, fit_mul(p->fo, p->m->embd));
+    if (give_b)
+        give(p, b);
+    return rows;
+}
+
+/* The feed-forward part works on the same normed input before attention's last product does. */
+static struct fit_block ffn_first(struct fit_play *p, uint32_t il, struct fit_block x, bool give_x, struct fit_block n, struct fit_block fa)
+{
+    const struct fit_layer *l = &p->g->layers[il];
+    bool last = il + 1 == p->g->n_layer && !p->g->all_rows;
+    uint64_t all = p->f;
+    if (last) {
+        n = picked(p, n, true);
+        p->f = p->fo;
+    }
+    struct fit_block sum = dense(p, l->up, l->down, l->gated, n);
+    if (last)
+        give(p, picked(p, x, give_x));
+    else if (give_x)
+        give(p, x);
+    p->f = all;
+    if (p->g->turn_v)
+        fa = turn(p, fa, l->o);
+    struct fit_block o = turn(p, fa, p->m->embd);
+    if (last) {
+        o = picked(p, o, true);
+        p->f = p->fo;
+    }
+    give(p, o);
+    return sum;
+}
+
 void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool give_x)
 {
     const struct fit_graph *g = p->g;
@@ -454,6 +570,10 @@ void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool g
         struct fit_block both = fa;
         fa = attention(p, il, n, parallel);
         give(p, both);
+    }
+    if (parallel && (g->traits & FIT_FFN_FIRST)) {
+        *x = ffn_first(p, il, *x, give_x, n, fa);
+        return;
     }
     if (attends || m->recurrent) {
         o = turn(p, fa, p->m->embd);

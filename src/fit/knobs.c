@@ -6,7 +6,6 @@
 
 #include <errno.h>
 
-#define CELLS 256          /* the engine rounds a slot's context to it */
 #define UBATCH_LEAST 64
 
 struct turner {
@@ -54,8 +53,8 @@ static int turn_context(struct turner *t)
 {
     struct fit_shape s = *t->shape;
     uint32_t seq = t->now->n_ctx_seq, slots = s.unified ? 1 : s.slots;
-    uint32_t step = seq / 8 / CELLS * CELLS;
-    step = step > 0 ? step : CELLS;
+    uint32_t step = seq / 8 / FIT_CELLS * FIT_CELLS;
+    step = step > 0 ? step : FIT_CELLS;
     if (seq <= step)
         return 0;
     s.context = (seq - step) * slots;

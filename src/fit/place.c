@@ -231,7 +231,7 @@ int fit_placed_new(const struct fit_prepared *p, const struct model *m, const st
         return r;
     understand_layers(pm);
     pm->selects = model_find_tensor(m, "selector_hidden.weight") != NULL;
-    pm->rope = fit_has_rope(m);
+    pm->graph = fit_traits(m);
     pm->margin = fit_margin_of(m);
     *ret = pm;
     return 0;
