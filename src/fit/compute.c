@@ -12,25 +12,22 @@ static const struct {
     const char *arch;
     struct fit_margin m;
 } margins[] = {
-    {"afmoe", {14, 14}},     {"cogvlm", {30, 15}},      {"cohere2moe", {10, 15}},  {"deepseek32", {0, 800}},  {"deepseek4", {20, 600}}, {"dots3note", {0, 700}}, {"dream", {10, 25}},
-    {"exaone-moe", {14, 5}}, {"glm-dsa", {0, 800}},     {"glm5-next", {0, 2200}}, {"gpt2", {20, 15}},        {"hrm_text", {6, 250}},   {"hy_v4", {0, 1100}},    {"jamba", {8, 16}},
-    {"k2-horizon", {8, 15}}, {"kimi-k3", {5, 30}},      {"kimi-linear", {5, 25}}, {"lfm2", {35, 8}},         {"llada", {10, 25}},      {"llada-moe", {10, 12}}, {"llama4", {5, 14}},
-    {"maion-coder", {15, 8}}, {"mamba", {8, 12}},       {"mamba2", {8, 18}},      {"minicpm3", {40, 25}},    {"minimax-01", {5, 65}},  {"minimax-m3", {5, 600}}, {"mpt", {20, 15}},
-    {"nemotron_h", {8, 25}}, {"nemotron_h_moe", {8, 25}}, {"olmo", {20, 8}},      {"plamo2", {18, 8}},       {"qwen3next", {10, 14}}, {"muse-glimmer", {10, 8}}, {"smallthinker", {10, 8}},   {"qwen4exp", {0, 2500}}, {"refact", {45, 10}},
-    {"rnd1", {10, 12}},      {"starcoder", {20, 15}},   {"talkie", {20, 8}},      {"rwkv6", {40, 100}},      {"rwkv7", {40, 260}},     {"rwkv6qwen2", {40, 100}}, {"arwkv7", {40, 260}},
-    {"cohere2", {5, 18}},    {"gemma4", {40, 60}},      {"nanbeige", {10, 140}},
-    {"t5", {40, 2200}},      {"t5encoder", {45, 350}},       {"bailingmoe3", {12, 12}},       {"gemma3n", {60, 60}},     {"step35", {20, 30}},     {"graniteswitch", {20, 30}}, {"qwen35", {10, 20}},
+    {"afmoe", {4, 14}}, {"arwkv7", {4, 235}}, {"bailingmoe3", {10, 6}}, {"cohere2", {8, 13}}, {"cohere2moe", {8, 16}}, {"dbrx", {9, 5}}, {"deepseek32", {3, 6}}, {"deepseek4", {6, 48}}, {"dots3note", {4, 16}},
+    {"exaone-moe", {6, 9}}, {"gemma-embedding", {10, 70}}, {"gemma3n", {60, 155}}, {"gemma4", {10, 12}}, {"glm-dsa", {4, 8}}, {"glm5-next", {48, 78}}, {"gpt2", {13, 5}}, {"graniteswitch", {20, 30}},
+    {"hrm_text", {21, 290}}, {"hy_v4", {36, 45}}, {"jamba", {5, 17}}, {"k2-horizon", {7, 20}}, {"kimi-k3", {6, 42}}, {"kimi-linear", {6, 26}}, {"lfm2", {34, 10}}, {"lfm2moe", {9, 6}}, {"llama4", {4, 16}},
+    {"maion-coder", {16, 12}}, {"mamba", {10, 5}}, {"minicpm3", {40, 24}}, {"minimax-01", {21, 68}}, {"minimax-m3", {21, 40}}, {"mpt", {13, 5}}, {"nanbeige", {6, 110}}, {"nemotron_h", {6, 68}},
+    {"nemotron_h_moe", {6, 68}}, {"olmo", {21, 8}}, {"plamo2", {20, 6}}, {"qwen35", {6, 22}}, {"qwen3next", {22, 14}}, {"qwen4exp", {15, 56}}, {"rwkv6", {4, 116}}, {"rwkv6qwen2", {6, 55}}, {"rwkv7", {4, 175}},
+    {"smallthinker", {6, 11}}, {"spark2_5", {5, 11}}, {"starcoder", {13, 5}}, {"step35", {10, 27}}, {"t5", {42, 100}}, {"t5encoder", {45, 100}}, {"talkie", {21, 8}},
 };
-static const struct fit_margin usual = {6, 5};
+static const struct fit_margin usual = {7, 8};
 static const struct fit_margin moved = {40, 60};   /* beside it: tensors or KV that an option moves elsewhere */
 static const struct fit_margin without_flash = {5, 40};
-static const struct fit_margin shared_kv = {40, 450}; /* layers that read another device's cache */
-static const struct fit_margin encoders = {20, 55};
+static const struct fit_margin shared_kv = {30, 75}; /* layers that read another device's cache */
 static const struct fit_margin only_output = {10, 250}; /* a device without layers computes what is next to the output, too */
 static const struct fit_margin fallen = {10, 400}; /* flash attention that the engine may turn off */
 static const struct fit_margin device = {10, 30};  /* beside it: kernels of a GPU */
 static const struct fit_margin tapped = {40, 60};   /* a target whose hidden states a drafter reads */
-static const struct fit_margin drafting = {80, 120}; /* such a drafter */
+static const struct fit_margin drafting = {60, 60}; /* such a drafter */
 
 static void widen(struct fit_margin *m, struct fit_margin by)
 {
@@ -51,8 +48,6 @@ static struct fit_margin margin_of(const struct fit_run *x, const struct fit_con
     struct fit_margin m = c->pm->margin;
     if (!c->flash)
         widen(&m, without_flash);
-    if (c->pm->m->cache == MODEL_CACHE_NONE)
-        widen(&m, encoders);
     if (x->s->kv_on_cpu || c->pm->n_overrides > 0 || (c->draft ? x->s->draft_cpu_moe : x->s->cpu_moe) > 0 || x->s->split_mode > FIT_SPLIT_NONE)
         widen(&m, moved);
     if (c->pm->shares_kv)
@@ -123,7 +118,8 @@ static uint64_t draft_crossing(const struct fit_run *x, const struct fit_context
         uint64_t bytes = fit_mul(fit_mul(fit_cells(t, x->s, l->swa), t->n_stream), fit_add(fit_row(t->k, l->k_width), fit_row(t->v, l->v_width)));
         kv = l->attention && bytes > kv ? bytes : kv;
     }
-    return fit_add(sum, fit_mul(2 * (uint64_t)c->copies, kv));
+    uint64_t masks = fit_mul(2 * (uint64_t)c->copies * c->n_ubatch, fit_add(fit_cells(t, x->s, false), fit_cells(t, x->s, true)));
+    return fit_add(fit_add(sum, masks), fit_mul(2 * (uint64_t)c->copies, kv));
 }
 
 /* KV on the CPU is carried over for each layer that attends on a device. */
@@ -140,6 +136,33 @@ static uint64_t carried_kv(const struct fit_run *x, const struct fit_context *c,
         most = bytes > most ? bytes : most;
     }
     return most;
+}
+
+/* Layers that attend to another one's cache on another device: its K and V are inputs, kept as often as the pipeline keeps those. */
+static uint64_t shared_kv_in(const struct fit_run *x, const struct fit_context *c, size_t d)
+{
+    const struct model *m = c->pm->m;
+    uint64_t sum = 0;
+    if (!c->pm->shares_kv || x->s->kv_on_cpu)
+        return 0;
+    for (int swa = 0; swa < 2; swa++) {
+        const struct model_layer *owner = NULL;
+        size_t at = d;
+        bool here = false;
+        for (uint32_t il = 0; il < m->n_layer; il++) {
+            const struct model_layer *l = &m->layers[il];
+            if (l->swa != (bool)swa || l->nextn)
+                continue;
+            if (l->attention) {
+                owner = l;
+                at = c->device[il];
+            }
+            here |= owner && !l->attention && c->device[il] == d && at != d;
+        }
+        if (here)
+            sum = fit_add(sum, fit_mul(fit_mul(fit_cells(c, x->s, swa), c->n_stream), fit_add(fit_row(c->k, owner->k_width), fit_row(c->v, owner->v_width))));
+    }
+    return fit_mul(c->copies, sum);
 }
 
 /* A GPU computes a prompt's products with weights of the host itself: the largest of them is copied in. */
@@ -211,6 +234,8 @@ static struct fit_amount played(const struct fit_run *x, const struct fit_contex
     uint64_t bytes = 0, more = 0, misplaced = 0;
     if (d == x->p->host) {
         uint32_t own = 0;
+        while (c->mtp && g.from < g.n_layer && !c->pm->m->layers[g.from].nextn)
+            g.from++;
         while (own < g.n_layer && c->device[own] == d)
             own++;
         g.to = g.n_layer;
@@ -218,7 +243,7 @@ static struct fit_amount played(const struct fit_run *x, const struct fit_contex
         bytes = fit_graph_host(&g, own);
     } else {
         span(c, d, &g);
-        bytes = fit_graph_device(&g);
+        bytes = fit_add(fit_graph_device(&g), shared_kv_in(x, c, d));
         more = fit_add(copied_weights(x, c, &g, d), carried_kv(x, c, d));
         /* law 4.5: a measuring pass counts one more activation on every device after the first */
         if (g.from > 0 && g.from < g.to && c->device[g.from - 1] != x->p->host && g.layers[g.from].attn_norm)

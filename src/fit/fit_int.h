@@ -95,6 +95,9 @@ enum fit_trait {
     FIT_EMBD_NORM = 1 << 8,      /* a norm of its own stands before the first layer */
     FIT_LATE_ROWS = 1 << 10,     /* rows are picked behind a mix of what several layers gave */
     FIT_NO_EXPERTS = 1 << 11,    /* none are used, whatever the file has */
+    FIT_HYPER_GATE = 1 << 12,    /* the mix of residual streams is gated, and its norm is kept for the way back */
+    FIT_INDEX_PLAIN = 1 << 13,   /* an indexer without a rotation of its keys */
+    FIT_HYPER_VIEWS = 1 << 14,   /* residual streams are mixed one by one before the output */
     FIT_BIAS = 1 << 9,           /* scores get a learned bias by distance, which no fused attention has */
 };
 unsigned fit_traits(const struct model *m);
@@ -172,6 +175,7 @@ struct fit_graph {
     uint32_t cpu_moe;   /* layers whose experts are on the CPU */
     unsigned traits;    /* enum fit_trait */
     bool flash, rope, no_cache; /* rope, no_cache: the traits that are asked for most */
+    bool mtp;           /* nextn layers alone: no indexer, no state */
     bool all_rows;      /* hidden states of every token are asked for, so rows are picked behind the last norm */
     bool cast_k, cast_v; /* f32 caches are made f16 for flash attention */
     bool turn_k, turn_v; /* quantized caches hold rotated values */
@@ -189,10 +193,15 @@ struct fit_play {
     struct fit_block pos;       /* positions */
     struct fit_block next_state; /* rows that a layer's convolution will read, fetched while the one before is at work */
     struct fit_block idx[2][3]; /* of the dense and the windowed cache: enum fit_read */
+    struct fit_block choice;    /* of an indexer, kept for the layers that follow it */
+    uint32_t own;               /* layers before this one are computed here */
     uint32_t last_use[2];       /* last layer here that reads them */
     bool keep;                  /* inputs stay */
+    struct fit_block plane[MODEL_LAYERS_MAX]; /* of an indexer that chooses cell by cell: zeros for each cell and token, there from the start */
 };
 enum fit_read { FIT_READ_K, FIT_READ_V, FIT_READ_MASK, FIT_READ_POS };
+/* An input: as many copies as the pipeline keeps; the last one is worked with. */
+struct fit_block fit_play_input(struct fit_play *p, uint64_t bytes);
 /* Layer il has read it: it is given back when no later layer does. */
 void fit_play_read(struct fit_play *p, uint32_t il, enum fit_read what);
 /* A layer on the residual stream x, which becomes what it hands on. */

@@ -3,9 +3,8 @@
  * The engine's graph of one ubatch, played through its allocator (law 4): the inputs of a device, its layers one after the other, the output. Inputs that cross devices in a pipeline are kept four times and for good. What
  * one layer takes is graph_layer.c's.
  */
-#include "fit_int.h"
+#include "graph_int.h"
 
-#define F32 4ULL
 #define SEEN_MAX 16     /* kinds of layers that are told apart */
 #define ROTATED 64ULL
 #define LATE_INPUTS 4   /* that the mix of a late choice of rows needs beside the output alone */
@@ -17,8 +16,8 @@ unsigned fit_traits(const struct model *m)
         const char *arch;
         unsigned traits;
     } known[] = {
-        {"bert", FIT_NO_ROPE}, {"bloom", FIT_NO_ROPE}, {"cogvlm", FIT_ALL_LOGITS | FIT_NO_MIXED}, {"cohere2", FIT_FFN_FIRST}, {"command-r", FIT_FFN_FIRST}, {"gpt2", FIT_NO_ROPE}, {"jais", FIT_NO_ROPE}, {"kimi-k3", FIT_LATE_ROWS}, {"jina-bert-v2", FIT_NO_ROPE},
-        {"llama-embed", FIT_NO_CACHE | FIT_NO_HEAD}, {"mamba", FIT_NO_ROPE}, {"mamba2", FIT_NO_ROPE}, {"mpt", FIT_NO_ROPE}, {"plamo", FIT_FFN_FIRST}, {"refact", FIT_NO_ROPE | FIT_NO_EXPERTS}, {"starcoder", FIT_NO_ROPE}, {"t5", FIT_NO_ROPE | FIT_BIAS}, {"t5encoder", FIT_NO_ROPE | FIT_NO_CACHE | FIT_BIAS},
+        {"bert", FIT_NO_ROPE}, {"bloom", FIT_NO_ROPE}, {"cogvlm", FIT_ALL_LOGITS | FIT_NO_MIXED}, {"cohere2", FIT_FFN_FIRST}, {"command-r", FIT_FFN_FIRST}, {"deepseek4", FIT_NO_MIXED | FIT_HYPER_VIEWS}, {"gpt2", FIT_NO_ROPE}, {"hy_v4", FIT_INDEX_PLAIN | FIT_HYPER_VIEWS}, {"jais", FIT_NO_ROPE}, {"kimi-k3", FIT_LATE_ROWS}, {"jina-bert-v2", FIT_NO_ROPE},
+        {"llama-embed", FIT_NO_CACHE | FIT_NO_HEAD}, {"mamba", FIT_NO_ROPE}, {"mamba2", FIT_NO_ROPE}, {"mpt", FIT_NO_ROPE}, {"plamo", FIT_FFN_FIRST}, {"qwen4exp", FIT_HYPER_GATE}, {"refact", FIT_NO_ROPE | FIT_NO_EXPERTS}, {"starcoder", FIT_NO_ROPE}, {"t5", FIT_NO_ROPE | FIT_BIAS}, {"t5encoder", FIT_NO_ROPE | FIT_NO_CACHE | FIT_BIAS},
     };
     unsigned all = m->cache == MODEL_CACHE_NONE ? FIT_NO_CACHE : 0;
     for (size_t i = 0; i < BASE_COUNT(known); i++)
@@ -33,21 +32,7 @@ unsigned fit_traits(const struct model *m)
 
 /* ---- inputs ---------------------------------------------------------------------------------------------------------------- */
 
-static struct fit_block take(struct fit_play *p, uint64_t bytes)
-{
-    return fit_heap_take(&p->h, bytes);
-}
-static struct fit_block column(struct fit_play *p, uint64_t width)
-{
-    return fit_heap_take(&p->h, fit_mul(p->f, width));
-}
-static void give(struct fit_play *p, struct fit_block b)
-{
-    fit_heap_give(&p->h, b);
-}
-
-/* An input: as many copies as the pipeline keeps; the last one is worked with. */
-static struct fit_block input(struct fit_play *p, uint64_t bytes)
+struct fit_block fit_play_input(struct fit_play *p, uint64_t bytes)
 {
     struct fit_block b = {0, 0};
     for (uint32_t i = 0; i < p->g->copies; i++)
@@ -62,9 +47,9 @@ static void rotations(struct fit_play *p)
     for (uint32_t il = p->g->from; il < p->g->to; il++)
         head = p->m->layers[il].k_head > head ? p->m->layers[il].k_head : head;
     if (p->g->turn_k)
-        (void)input(p, F32 * head * head);
+        (void)fit_play_input(p, F32 * head * head);
     if (p->g->turn_v)
-        (void)input(p, F32 * ROTATED * ROTATED);
+        (void)fit_play_input(p, F32 * ROTATED * ROTATED);
 }
 
 /* What a cache's layers read beside activations. */
@@ -74,15 +59,15 @@ static void cache_inputs(struct fit_play *p, bool swa)
     uint64_t ub = g->ub, cells = swa ? g->swa_cells : g->cells;
     struct fit_block *b = p->idx[swa];
     for (int i = 0; i < 2 && (g->traits & FIT_BIAS) && g->from == 0; i++) /* distances, and a view of them */
-        (void)input(p, fit_mul(4 * ub, g->no_cache ? ub : cells));
+        (void)fit_play_input(p, fit_mul(4 * ub, g->no_cache ? ub : cells));
     if (g->no_cache) {
-        b[FIT_READ_MASK] = input(p, fit_mul(fit_fused(g) ? 2 : 4, fit_mul(ub, fit_pad(ub, FIT_CELLS))));
+        b[FIT_READ_MASK] = fit_play_input(p, fit_mul(fit_fused(g) ? 2 : 4, fit_mul(ub, fit_pad(ub, FIT_CELLS))));
         return;
     }
-    b[FIT_READ_K] = input(p, 8 * ub);
+    b[FIT_READ_K] = fit_play_input(p, 8 * ub);
     if (g->v_max > 0)
-        b[FIT_READ_V] = input(p, fit_mul(8 * ub, g->flash ? 1 : g->v_max));
-    b[FIT_READ_MASK] = input(p, fit_mul((g->flash ? 2 : 4) * ub, cells));
+        b[FIT_READ_V] = fit_play_input(p, fit_mul(8 * ub, g->flash ? 1 : g->v_max));
+    b[FIT_READ_MASK] = fit_play_input(p, fit_mul((g->flash ? 2 : 4) * ub, cells));
     rotations(p);
 }
 
@@ -104,6 +89,7 @@ static void all_cache_inputs(struct fit_play *p)
                     cache_inputs(p, swa);
                 done[swa] = true;
             }
+    fit_index_inputs(p);
 }
 
 void fit_play_read(struct fit_play *p, uint32_t il, enum fit_read what)
@@ -161,6 +147,7 @@ static void play_init(struct fit_play *p, const struct fit_graph *g)
     memset(p, 0, sizeof(*p));
     p->g = g;
     p->m = g->m;
+    p->own = g->to;
     p->f = F32 * (uint64_t)g->ub;
     p->fo = F32 * (uint64_t)g->outputs;
     p->keep = g->copies > 1;
@@ -197,6 +184,13 @@ static struct fit_block embedded(struct fit_play *p, struct fit_block x, struct 
         if (!p->keep)
             give(p, positions);
     }
+    if (p->m->hyper > 1) { /* repeated for each of its streams */
+        struct fit_block all = column(p, e * p->m->hyper);
+        if (*own)
+            give(p, x);
+        x = all;
+        *own = true;
+    }
     if (traits & FIT_EMBD_NORM) {
         struct fit_block normed = column(p, e);
         if (*own)
@@ -217,48 +211,71 @@ static void head(struct fit_play *p)
     (void)take(p, fit_mul(p->fo, p->m->vocab));
 }
 
+/* Residual streams that reach the output's device when it is another than the last layer's. */
+static uint64_t streams_out(const struct fit_graph *g)
+{
+    if (g->traits & FIT_LATE_ROWS)
+        return g->copies > 1 ? LATE_INPUTS : 1;
+    if (g->traits & FIT_HYPER_VIEWS) /* the first norm's, and a view for each */
+        return g->m->hyper * (1 + (uint64_t)g->m->hyper);
+    return (g->traits & FIT_HYPER_GATE) ? g->m->hyper : 1;
+}
+
+/* The same in front of a layer. */
+static uint64_t streams_in(const struct fit_graph *g)
+{
+    return (g->traits & FIT_HYPER_VIEWS) && g->m->cache != MODEL_CACHE_DEEPSEEK4 ? streams_out(g) : g->m->hyper;
+}
+
+/* A device that has the output and no layer. */
+static uint64_t output_alone(struct fit_play *p)
+{
+    const struct fit_graph *g = p->g;
+    if (!g->output)
+        return 0;
+    bool late = g->all_rows || g->m->cache == MODEL_CACHE_DEEPSEEK4;
+    uint64_t rows_in = late ? p->f : p->fo, e = g->m->embd;
+    for (uint64_t i = 0; i < streams_out(g); i++)
+        (void)fit_play_input(p, fit_mul(rows_in, e));
+    if (g->traits & FIT_LATE_ROWS)
+        (void)column(p, e);
+    if (late)
+        (void)fit_play_input(p, 4 * (uint64_t)g->outputs);
+    if (p->keep)
+        (void)take(p, fit_mul(rows_in, e));
+    head(p);
+    return p->h.peak;
+}
+
 /* A device that holds layers from..to, or only the output. */
 uint64_t fit_graph_device(const struct fit_graph *g)
 {
     struct fit_play p;
     play_init(&p, g);
     uint64_t e = g->m->embd, ub = g->ub;
-    if (g->from == g->to) {
-        if (!g->output)
-            return 0;
-        uint64_t rows_in = g->all_rows ? p.f : p.fo;
-        for (int i = 0; i < ((g->traits & FIT_LATE_ROWS) ? LATE_INPUTS : 1); i++)
-            (void)input(&p, fit_mul(rows_in, e));
-        if (g->traits & FIT_LATE_ROWS)
-            (void)column(&p, e);
-        if (g->all_rows)
-            (void)input(&p, 4 * (uint64_t)g->outputs);
-        if (p.keep)
-            (void)take(&p, fit_mul(rows_in, e));
-        head(&p);
-        return p.h.peak;
-    }
+    if (g->from == g->to)
+        return output_alone(&p);
     struct fit_block mixed = {0, 0}, rows = {0, 0}, places = {0, 0}, positions = {0, 0};
     bool first = g->from == 0, own = !p.keep;
     /* rows of positions alone draw the other input's rows to the host */
     bool two = first && !(g->traits & FIT_NO_MIXED) && ((g->traits & FIT_TYPE_ROWS) || !(g->traits & FIT_POSITION_ROWS));
     if (two) {
-        mixed = input(&p, fit_mul(p.f, e));
-        rows = input(&p, fit_mul(p.f, e));
-        places = input(&p, 8 * ub);
+        mixed = fit_play_input(&p, fit_mul(p.f, e));
+        rows = fit_play_input(&p, fit_mul(p.f, e));
+        places = fit_play_input(&p, 8 * ub);
     }
-    struct fit_block x = input(&p, fit_mul(p.f, e));
+    struct fit_block x = fit_play_input(&p, fit_mul(p.f, first ? e : e * streams_in(g)));
     if (first && (g->traits & FIT_TYPE_ROWS))
-        (void)input(&p, F32 * e);
+        (void)fit_play_input(&p, F32 * e);
     if (first && (g->traits & FIT_POSITION_ROWS))
-        positions = input(&p, fit_mul(p.f, e));
+        positions = fit_play_input(&p, fit_mul(p.f, e));
     if (g->rope)
-        p.pos = input(&p, (g->m->m_rope ? 16 : 4) * ub);
+        p.pos = fit_play_input(&p, (g->m->m_rope ? 16 : 4) * ub);
     if (g->table > 0)
-        (void)input(&p, fit_mul(p.f, g->table));
+        (void)fit_play_input(&p, fit_mul(p.f, g->table));
     all_cache_inputs(&p);
     if (g->all_rows ? g->output : g->to == g->n_layer)
-        (void)input(&p, 4 * (uint64_t)g->outputs);
+        (void)fit_play_input(&p, 4 * (uint64_t)g->outputs);
     if (two) {
         (void)column(&p, e);
         if (!p.keep) {
@@ -280,15 +297,17 @@ uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers)
 {
     struct fit_play p;
     play_init(&p, g);
+    p.own = own_layers;
     uint64_t e = g->m->embd, ub = g->ub;
-    (void)input(&p, fit_mul(p.f, e));
-    struct fit_block tokens = input(&p, 4 * ub), mixed_tokens = input(&p, 4 * ub), mixed = input(&p, fit_mul(p.f, e)), places = input(&p, 8 * ub);
+    uint64_t two = !(g->traits & FIT_NO_MIXED);
+    (void)fit_play_input(&p, fit_mul(p.f, e));
+    struct fit_block tokens = fit_play_input(&p, 4 * ub), mixed_tokens = fit_play_input(&p, two * 4 * ub), mixed = fit_play_input(&p, two * fit_mul(p.f, e)), places = fit_play_input(&p, two * 8 * ub);
     if (g->rope || (g->traits & FIT_POSITION_ROWS))
-        p.pos = input(&p, (g->m->m_rope ? 16 : 4) * ub);
+        p.pos = fit_play_input(&p, (g->m->m_rope ? 16 : 4) * ub);
     all_cache_inputs(&p);
     if (g->no_cache && g->m->window > 0 && (p.idx[0][FIT_READ_MASK].size == 0 || p.idx[1][FIT_READ_MASK].size == 0))
         cache_inputs(&p, p.idx[1][FIT_READ_MASK].size == 0); /* both masks are made, whichever the layers read */
-    (void)input(&p, 4 * (uint64_t)g->outputs);
+    (void)fit_play_input(&p, 4 * (uint64_t)g->outputs);
     struct fit_block x = column(&p, e);
     struct fit_block rows, positions = {0, 0};
     bool own_x = !p.keep;
@@ -297,13 +316,13 @@ uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers)
     if (g->traits & FIT_POSITION_ROWS)
         positions = column(&p, e);
     if (own_layers == 0) {
-        (void)column(&p, e);
+        (void)column(&p, two * e);
         return fit_add(p.h.peak, host_experts(g));
     }
     give(&p, tokens);
-    rows = column(&p, e);
+    rows = column(&p, two * e);
     give(&p, mixed_tokens);
-    (void)column(&p, e);
+    (void)column(&p, two * e);
     give(&p, mixed);
     give(&p, rows);
     give(&p, places);
@@ -340,6 +359,7 @@ void fit_graph_init(struct fit_graph *g, const struct fit_run *x, const struct f
     g->turn_v = c->v->block > 1 && c->pm->v_width_max > 0;
     g->table = c->pm->table_width;
     g->copies = c->copies;
+    g->mtp = c->mtp;
     g->flash = c->flash;
     g->traits = c->pm->graph;
     g->all_rows = (!c->draft && (x->spec & FIT_SPEC_MTP)) || (g->traits & FIT_LATE_ROWS);

@@ -3,11 +3,10 @@
  * One layer of a graph, in the order of the engine's nodes: what is taken, and given back after its last use. Ropes and norms of a reshaped tensor take a block of their own; sums, scalings and norms of a whole tensor work
  * in place. What a layer is made of is read from its tensors' names: plain attention, MLA, or a state (delta net, mamba, short convolution), then a feed-forward part, dense or of experts, behind or beside it.
  */
-#include "fit_int.h"
+#include "graph_int.h"
 
 #include <errno.h>
 
-#define F32 4ULL
 #define FNV_START 0xcbf29ce484222325ULL
 #define FNV_PRIME 0x100000001b3ULL
 
@@ -72,7 +71,7 @@ static void read_tensor(struct fit_layer *l, struct str name, const struct model
 static uint64_t kind_of(const struct fit_layer *l, const struct model_layer *m)
 {
     const uint64_t all[] = {l->q, l->k, l->v, l->o, l->qkv, l->up, l->down, l->expert, l->shared, l->q_a, l->kv_a, l->lora, l->in, l->conv, l->x, l->inner, l->gated, l->ffn_norm, l->attn_norm, l->pre_ffn, l->post_ffn,
-                            l->mixer, m->attention, m->swa, m->recurrent, m->heads, m->r_elems, m->s_elems};
+                            l->mixer, m->attention, m->swa, m->recurrent, m->index_chooses, m->index_follows, m->heads, m->r_elems, m->s_elems};
     uint64_t h = FNV_START;
     for (size_t i = 0; i < BASE_COUNT(all); i++)
         h = (h ^ all[i]) * FNV_PRIME;
@@ -118,28 +117,6 @@ int fit_layers_new(const struct model *m, struct arena *a, struct fit_layer **re
     }
     *ret = all;
     return 0;
-}
-
-/* ---- blocks ---------------------------------------------------------------------------------------------------------- */
-
-static struct fit_block take(struct fit_play *p, uint64_t bytes)
-{
-    return fit_heap_take(&p->h, bytes);
-}
-static struct fit_block column(struct fit_play *p, uint64_t n)
-{
-    return fit_heap_take(&p->h, fit_mul(p->f, n));
-}
-static void give(struct fit_play *p, struct fit_block b)
-{
-    fit_heap_give(&p->h, b);
-}
-/* Another block in place of one that is done with. */
-static struct fit_block turn(struct fit_play *p, struct fit_block from, uint64_t n)
-{
-    struct fit_block to = column(p, n);
-    give(p, from);
-    return to;
 }
 
 /* ---- attention ---------------------------------------------------------------------------------------------------------- */
@@ -223,18 +200,22 @@ static struct fit_block latent_attention(struct fit_play *p, uint32_t il, struct
 {
     const struct fit_layer *l = &p->g->layers[il];
     uint64_t heads = p->m->layers[il].heads, rope = l->kv_a > l->lora ? l->kv_a - l->lora : 0;
-    struct fit_block q;
+    bool chooses = fit_indexed(p->g, il);
+    struct fit_block rank = {0, 0}, choice = {0, 0}, mask = {0, 0};
+    if (chooses)
+        fit_index_keys(p, il);
     if (l->q_a > 0)
-        q = turn(p, column(p, l->q_a), l->q);
-    else
-        q = column(p, l->q);
+        rank = column(p, l->q_a);
+    struct fit_block q = column(p, l->q);
+    if (!chooses)
+        give(p, rank);
     struct fit_block absorbed = column(p, l->lora * heads), q_rope = column(p, rope * heads);
     give(p, q);
     q = column(p, l->kv_a * heads);
     give(p, absorbed);
     give(p, q_rope);
     struct fit_block kv = column(p, l->kv_a);
-    if (!keep_n)
+    if (!keep_n && !chooses)
         give(p, n);
     struct fit_block c = column(p, l->lora), k_rope = column(p, rope);
     give(p, kv);
@@ -244,7 +225,14 @@ static struct fit_block latent_attention(struct fit_play *p, uint32_t il, struct
     give(p, k_rope);
     give(p, k);
     fit_play_read(p, il, FIT_READ_K);
+    if (chooses) {
+        choice = fit_index_choose(p, il, &rank);
+        if (!keep_n)
+            give(p, n);
+        mask = fit_index_mask(p, il, choice);
+    }
     struct fit_block fa = attend(p, il, q, l->lora * heads);
+    give(p, mask);
     return turn(p, turn(p, fa, l->o), l->o);
 }
 
@@ -308,8 +296,14 @@ static struct fit_block attention(struct fit_play *p, uint32_t il, struct fit_bl
     const struct fit_graph *g = p->g;
     const struct fit_layer *l = &g->layers[il];
     struct heads h = {.gated = false};
+    bool chooses = fit_indexed(g, il);
+    struct fit_block choice = {0, 0}, none = {0, 0};
     if (l->kv_a > 0 && l->lora > 0)
         return latent_attention(p, il, n, keep_n);
+    if (chooses) {
+        fit_index_keys(p, il);
+        choice = fit_index_choose(p, il, &none);
+    }
     if (l->qkv > 0)
         project_together(p, l, &h, n, keep_n);
     else
@@ -331,7 +325,8 @@ static struct fit_block attention(struct fit_play *p, uint32_t il, struct fit_bl
     if (!h.gated)
         give(p, h.whole);
     fit_play_read(p, il, FIT_READ_V);
-    struct fit_block fa = attend(p, il, h.q, l->o);
+    struct fit_block mask = chooses ? fit_index_mask(p, il, choice) : none, fa = attend(p, il, h.q, l->o);
+    give(p, mask);
     if (g->turn_v && !(g->traits & FIT_FFN_FIRST))
         fa = turn(p, fa, l->o);
     if (h.gated)
@@ -516,6 +511,47 @@ static struct fit_block last_rows(struct fit_play *p, struct fit_block o, struct
     return to;
 }
 
+/* Hyper-connections: the layer works on a mix of several residual streams. *norm is what the mix is made from, kept until the part's result is spread over them. */
+static struct fit_block mixed(struct fit_play *p, struct fit_block *norm)
+{
+    uint64_t wide = (uint64_t)p->m->hyper * p->m->embd;
+    bool gated = p->g->traits & FIT_HYPER_GATE;
+    *norm = column(p, wide);
+    struct fit_block gate = column(p, gated ? wide : 0), n = column(p, p->m->embd);
+    give(p, gate);
+    if (!gated) {
+        give(p, *norm);
+        *norm = (struct fit_block){0, 0};
+    }
+    return n;
+}
+
+static struct fit_block spread(struct fit_play *p, struct fit_block part, struct fit_block norm, struct fit_block x, bool give_x)
+{
+    struct fit_block to = column(p, (uint64_t)p->m->hyper * p->m->embd);
+    give(p, part);
+    give(p, norm);
+    if (give_x)
+        give(p, x);
+    return to;
+}
+
+static void hyper_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool give_x)
+{
+    const struct fit_graph *g = p->g;
+    const struct fit_layer *l = &g->layers[il];
+    struct fit_block norm, n = mixed(p, &norm);
+    struct fit_block fa = p->m->layers[il].recurrent ? state(p, il, n, false) : attention(p, il, n, false);
+    *x = spread(p, turn(p, fa, p->m->embd), norm, *x, give_x);
+    if (il + 1 == g->n_layer && !g->all_rows && (g->traits & FIT_HYPER_GATE)) {
+        *x = turn_bytes(p, *x, fit_mul(p->fo, (uint64_t)p->m->hyper * p->m->embd));
+        p->f = p->fo;
+    }
+    n = mixed(p, &norm);
+    fa = l->expert > 0 && p->m->experts > 0 ? experts(p, l, n, fit_experts_away(g, il)) : dense(p, l->up, l->down, l->gated, n);
+    *x = spread(p, fa, norm, *x, true);
+}
+
 static struct fit_block picked(struct fit_play *p, struct fit_block b, bool give_b)
 {
     struct fit_block rows = take(p, fit_mul(p->fo, p->m->embd));
@@ -556,6 +592,10 @@ void fit_play_layer(struct fit_play *p, uint32_t il, struct fit_block *x, bool g
     const struct fit_graph *g = p->g;
     const struct fit_layer *l = &g->layers[il];
     const struct model_layer *m = &p->m->layers[il];
+    if (p->m->hyper > 1) {
+        hyper_layer(p, il, x, give_x);
+        return;
+    }
     bool feeds = l->up > 0 || (l->expert > 0 && p->m->experts > 0);
     /* a layer without a cache of its own may attend to another's */
     bool attends = m->attention || g->no_cache || (!m->recurrent && (l->q > 0 || l->qkv > 0));

@@ -199,7 +199,7 @@ static void understand_layers(struct fit_placed *pm)
         const struct model_layer *l = &m->layers[il];
         if (l->attention && l->v_width > pm->v_width_max)
             pm->v_width_max = l->v_width;
-        pm->shares_kv |= m->cache != MODEL_CACHE_NONE && !l->attention && !l->recurrent && pm->layers[il].q > 0;
+        pm->shares_kv |= m->cache != MODEL_CACHE_NONE && !l->attention && !l->recurrent && !l->nextn && pm->layers[il].q > 0;
     }
 }
 

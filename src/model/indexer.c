@@ -30,10 +30,9 @@ static int read_types(struct model_load *l, uint32_t *types)
     return 0;
 }
 
-/* Whether an indexer also keeps a value as wide as its key for each cell: its blocks are compressed. One block that is suffices for all. */
-static int read_compressed(struct model_load *l, bool *ret)
+/* Whether an indexer also keeps a value as wide as its key for each cell: its blocks are compressed. One block that is suffices for all. ratio: one for each block. */
+static int read_compressed(struct model_load *l, uint32_t *ratio, bool *ret)
 {
-    uint32_t ratio[MODEL_LAYERS_MAX] = {0};
     int r, found;
 
     if (l->arch->index != INDEX_ATTENTION_KV)
@@ -45,19 +44,39 @@ static int read_compressed(struct model_load *l, bool *ret)
     return 0;
 }
 
+/* What an indexer computes with. */
+static int read_scoring(struct model_load *l)
+{
+    struct model *m = l->m;
+    uint32_t ratio = 0;
+    int r;
+
+    m->index_pool = 1;
+    if ((r = model_key_u32(l, "attention.indexer.head_count", &m->index_heads)) < 0 || (r = model_key_u32(l, "attention.indexer.key_length", &m->index_key)) < 0 || (r = model_key_u32(l, "attention.indexer.top_k", &m->index_top)) < 0 ||
+         (r = model_key_max(l, "attention.compress_ratios", &ratio)) < 0)
+        return r;
+    if (l->arch->index == INDEX_ATTENTION_KV || l->arch->index == INDEX_ATTENTION_3)
+        r = model_key_u32(l, "attention.indexer.kpool", &m->index_pool);
+    if (m->index_pool == 0)
+        m->index_pool = ratio > 0 ? ratio : 1;
+    return r;
+}
+
 int model_read_index(struct model_load *l)
 {
-    uint32_t types[MODEL_LAYERS_MAX] = {0}, key = 0, dense = 0;
+    uint32_t types[MODEL_LAYERS_MAX] = {0}, ratio[MODEL_LAYERS_MAX] = {0}, key = 0, dense = 0;
     bool compressed = false;
     int r;
 
     if (l->arch->index == INDEX_NO)
         return 0;
+    if ((r = read_scoring(l)) < 0)
+        return r;
     if ((r = model_key_u32(l, "attention.indexer.key_length", &key)) < 0 || (r = model_key_u32(l, "leading_dense_block_count", &dense)) < 0)
         return r;
     if ((l->arch->index == INDEX_TYPES || l->arch->index == INDEX_TYPES_FULL) && (r = read_types(l, types)) < 0)
         return r;
-    if ((r = read_compressed(l, &compressed)) < 0)
+    if ((r = read_compressed(l, ratio, &compressed)) < 0)
         return r;
     for (uint32_t i = 0; i < l->trunk; i++) {
         struct model_layer *y = &l->m->layers[i];
@@ -72,8 +91,10 @@ int model_read_index(struct model_load *l)
         case INDEX_ATTENTION_KV:
         case INDEX_ATTENTION_3: has = !y->recurrent; break;
         }
+        y->index_follows = !has && key > 0 && (l->arch->index == INDEX_TYPES || l->arch->index == INDEX_TYPES_FULL) && !y->swa;
         if (!has || key == 0)
             continue;
+        y->index_chooses = l->m->index_heads > 0 && (l->arch->index != INDEX_ATTENTION_KV || ratio[i] != 0);
         y->indexer_k_width = l->arch->index == INDEX_ATTENTION_3 ? 3ull * key : key;
         if (l->arch->index == INDEX_MOE)
             y->indexer_v_width = l->v_head;
@@ -91,7 +112,7 @@ int model_read_v4(struct model_load *l)
     uint32_t ratio[MODEL_LAYERS_MAX] = {0}, key = 0;
     int r, found;
 
-    if ((r = model_key_blocks(l, "attention.compress_ratios", true, ratio, &found)) < 0 || (r = model_key_u32(l, "attention.indexer.key_length", &key)) < 0)
+    if ((r = model_key_blocks(l, "attention.compress_ratios", true, ratio, &found)) < 0 || (r = model_key_u32(l, "attention.indexer.key_length", &key)) < 0 || (r = read_scoring(l)) < 0)
         return r;
     for (uint32_t i = 0; i < l->trunk; i++) {
         struct model_layer *y = &l->m->layers[i];
@@ -102,6 +123,7 @@ int model_read_v4(struct model_load *l)
         if (ratio[i] == 4) {
             y->compressor_elems = 8ull * 2 * y->k_head;
             y->indexer_k_width = key;
+            y->index_chooses = l->m->index_heads > 0;
             y->indexer_compressor_elems = 8ull * 2 * key;
         } else if (ratio[i] == 128) {
             y->compressor_elems = 128ull * y->k_head;

@@ -46,6 +46,8 @@ struct model_layer {
     uint32_t kv_heads, k_head, v_head; /* v_head 0: only K is cached (MLA) */
     uint64_t k_width, v_width;
     uint64_t indexer_k_width, indexer_v_width; /* 0: no indexer cache */
+    bool index_chooses; /* attends to what its indexer chose; an indexer's keys may be stored without it */
+    bool index_follows; /* attends to what the nearest layer before it chose */
     bool indexer_v_in_k_type; /* the indexer's V lies in its K tensor and is counted in indexer_k_width; indexer_v_width is 0 */
     uint64_t r_elems, s_elems, ple_elems; /* f32 elements of one row */
     uint32_t compress_ratio;  /* deepseek4: 0, 4 or 128 */
@@ -77,6 +79,8 @@ struct model {
     uint32_t window;      /* sliding window, 0 none */
     bool window_chunked;
     uint32_t full_attention_interval; /* 0 none */
+    uint32_t hyper;       /* hyper-connections: the residual stream is that many times embd wide; 1 without */
+    uint32_t index_heads, index_key, index_top, index_pool; /* indexers: heads and their width, cells that they choose, cells that they score as one (1: each) */
     bool causal;
     bool m_rope;          /* 12 more bytes a saved cell */
     bool ple;             /* per-layer embeddings with a state */

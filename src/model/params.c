@@ -134,6 +134,9 @@ int model_read_params(struct model_load *l)
         return r;
     if (m->embd_out == 0)
         m->embd_out = m->embd;
+    if ((r = model_key_u32(l, "hyper_connection.count", &m->hyper)) < 0)
+        return r;
+    m->hyper = m->hyper > 0 ? m->hyper : 1;
     m->mtp = m->n_nextn > 0 && (flags & F_MTP);
     m->m_rope = has_m_rope(l);
     return flags & F_TAPS ? read_taps(l) : 0;

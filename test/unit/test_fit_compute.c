@@ -130,6 +130,32 @@ static void fixture(void **state)
     m = model_free(m);
 }
 
+/* An encoder on one device: tokens see each other alone, whatever the cache holds, and no logits come out. */
+static void encoder(void **state)
+{
+    (void)state;
+    struct made f = made_sized("llama-embed", 2, 256, 2, 2, 128, 384, 128, 256);
+    made_ends(&f, 256, 128);
+    for (uint32_t il = 0; il < 2; il++) {
+        made_attention(&f, il, 256, 256, 256, F32, F32);
+        made_ffn(&f, il, 256, 384, F32, F32);
+    }
+    struct model *m = made_load(&f);
+    struct rig x;
+
+    rig_init(&x, m, 1);
+    x.in.program = FIT_TOOL;
+    x.shape.context = 4096;
+    rig_predict(&x);
+    assert_int_equal(term(&x, 0, FIT_COMPUTE), 4988928);
+    assert_int_equal(term(&x, 1, FIT_COMPUTE), 2633728);
+    x.shape.context = 65536;
+    rig_predict(&x);
+    assert_int_equal(term(&x, 0, FIT_COMPUTE), 4988928);
+    rig_done(&x);
+    m = model_free(m);
+}
+
 static void experts(void **state)
 {
     (void)state;
@@ -348,7 +374,7 @@ static void projector(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_allocator), cmocka_unit_test(dense), cmocka_unit_test(fixture), cmocka_unit_test(experts), cmocka_unit_test(measured), cmocka_unit_test(outputs), cmocka_unit_test(states), cmocka_unit_test(projector),
+        cmocka_unit_test(the_allocator), cmocka_unit_test(dense), cmocka_unit_test(fixture), cmocka_unit_test(encoder), cmocka_unit_test(experts), cmocka_unit_test(measured), cmocka_unit_test(outputs), cmocka_unit_test(states), cmocka_unit_test(projector),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
