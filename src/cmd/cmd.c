@@ -8,6 +8,7 @@
 #include <conf/conf.h>
 #include <engine/engine.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,15 @@ int cmd_failf(int code, const char *fmt, ...)
     else
         (void)fprintf(stderr, "berth: %s\n", text.ptr ? text.ptr : "out of memory");
     return code;
+}
+
+const char *cmd_own_program(char *out)
+{
+    ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);
+    if (n <= 0 || out[0] != '/')
+        return "/proc/self/exe";
+    out[n] = '\0';
+    return access(out, X_OK) == 0 ? out : "/proc/self/exe";
 }
 
 int cmd_fail(int code, const struct err *err)

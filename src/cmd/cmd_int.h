@@ -53,6 +53,8 @@ const char *cmd_value_at(const struct cmd *c, const struct cmd_args *a, const ch
 
 /* "berth: <text>" (or "berth NAME: <text>") on stderr; returns the exit code given. */
 int cmd_fail(int code, const struct err *err);
+/* The path of this very program, to be started again; out holds PATH_MAX. A file that was replaced meanwhile is still there to the kernel, by its link, which is then returned. */
+const char *cmd_own_program(char *out);
 int cmd_failf(int code, const char *fmt, ...) BASE_PRINTF(2, 3);
 int cmd_nomem(void); /* CMD_FAILED */
 /* Usage error with the hint to "berth NAME -h"; returns CMD_USAGE. */

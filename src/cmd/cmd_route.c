@@ -4,38 +4,11 @@
  */
 #include "route_int.h"
 
-#include <errno.h>
-#include <net/net.h>
+#include <limits.h>
 #include <proxy/proxy.h>
-#include <run/run.h>
-#include <stdio.h>
-#include <unistd.h>
+#include <up/up.h>
 
 #define LISTEN_MAX 16 /* sockets of one worker */
-
-/* ---- alone ---------------------------------------------------------------------------------------------- */
-
-static int route_alone(const struct fleet *f)
-{
-    struct net_addr addr;
-    struct proxy_pair pair = {0};
-    struct err err;
-    char text[PROXY_URL_TEXT];
-    if (proxy_tls_read(f, &pair, &err) < 0)
-        return cmd_fail(CMD_FAILED, &err);
-    int rc = proxy_bind(f, &addr, &err);
-    if (rc == -EADDRINUSE && !f->router.socket)
-        (void)run_port_taken(f->router.port, "the router", &err);
-    if (rc >= 0) {
-        int fd = rc;
-        (void)fprintf(stderr, "router  %s\n", proxy_url(f, &addr, text));
-        rc = proxy_alone(f, &pair, &fd, 1, &err);
-        if (f->router.socket)
-            (void)unlink(f->router.socket);
-    }
-    proxy_pair_release(&pair);
-    return rc < 0 ? cmd_fail(CMD_FAILED, &err) : CMD_OK;
-}
 
 static int run_route(const struct cmd *c, int argc, char **argv)
 {
@@ -51,12 +24,10 @@ static int run_route(const struct cmd *c, int argc, char **argv)
         return cmd_usage(c, "'%.40s' is not understood; there is 'explain ID'", a.words[0]);
     if (cmd_given(c, &a, "json"))
         return cmd_usage(c, "--json goes with 'explain ID'");
-    struct fleet *f = cmd_fleet(c, &a, &code);
-    if (!f)
-        return code;
-    code = route_alone(f);
-    fleet_free(f);
-    return code;
+    char program[PATH_MAX];
+    const char *file = cmd_value(c, &a, "file");
+    struct up_options o = {.fleet_path = file ? file : "fleet.yaml", .program = cmd_own_program(program), .router_only = true};
+    return up_main(&o);
 }
 
 const struct cmd cmd_route = {

@@ -5,18 +5,7 @@
 #include "cmd_int.h"
 
 #include <limits.h>
-#include <unistd.h>
 #include <up/up.h>
-
-/* This very program, which is started again as the router's worker. A file that was replaced meanwhile is still there to the kernel, by its link. */
-static const char *own_program(char out[PATH_MAX])
-{
-    ssize_t n = readlink("/proc/self/exe", out, PATH_MAX - 1);
-    if (n <= 0 || out[0] != '/')
-        return "/proc/self/exe";
-    out[n] = '\0';
-    return access(out, X_OK) == 0 ? out : "/proc/self/exe";
-}
 
 static int run_up(const struct cmd *c, int argc, char **argv)
 {
@@ -30,7 +19,7 @@ static int run_up(const struct cmd *c, int argc, char **argv)
         .fleet_path = file ? file : "fleet.yaml",
         .background = cmd_given(c, &a, "detach"),
         .offline = cmd_given(c, &a, "offline"),
-        .program = own_program(program),
+        .program = cmd_own_program(program),
     };
     return up_main(&o);
 }

@@ -105,5 +105,3 @@ int proxy_pair_text(const struct proxy_pair *p, struct buf *out) BASE_MUST_USE;
 #define PROXY_CHANNEL_LINE_MAX 4194304
 /* Runs until drained or the channel ends. Owns the descriptors. 0, or a negative errno. */
 int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *err) BASE_MUST_USE;
-/* The same router without an owner, for a fleet whose services others start: runs until SIGINT or SIGTERM, then drains up to 30 s. */
-int proxy_alone(const struct fleet *f, const struct proxy_pair *pair, const int *listen_fds, size_t n, struct err *err) BASE_MUST_USE;

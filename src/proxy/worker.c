@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: MIT
  *
- * The process around a router. As a worker it lives at one end of a channel: it gets configurations, answers questions, and ends when told to
- * drain or when the channel ends, which is how it learns that its owner is gone. Alone it has one configuration and ends on a signal.
+ * The process around a router. It lives at one end of a channel: it gets configurations, answers questions, and ends when told to drain or when the channel ends, which is
+ * how it learns that its owner is gone.
  */
 #include <errno.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include "proxy_int.h"
 
-#define ALONE_DRAIN_MS 30000
 #define SAVE_MS 10000 /* between two copies of the index for the owner: what a crash costs */
 
 struct worker {
     struct net_loop *loop;
     struct proxy *proxy;
     struct net_stream *channel;
-    struct net_signal *sigint, *sigterm;
     const int *fds;   /* not served yet */
     size_t n_fds;
     struct buf line;
@@ -44,10 +41,9 @@ static void say_index(void *ctx);
 
 static void drain(struct worker *w, uint64_t deadline_ms)
 {
-    if (w->draining)
-        return;
-    w->draining = true;
-    say_index(w);
+    if (!w->draining)
+        say_index(w);
+    w->draining = true; /* again: with another deadline */
     proxy_drain(w->proxy, deadline_ms, on_drained, w);
 }
 
@@ -322,8 +318,6 @@ static void end(struct worker *w)
     for (; w->n_fds; w->fds++, w->n_fds--)
         (void)close(*w->fds);
     w->proxy = proxy_free(w->proxy);
-    w->sigint = net_signal_close(w->sigint);
-    w->sigterm = net_signal_close(w->sigterm);
     w->channel = net_stream_close(w->channel, false);
     w->save = net_timer_close(w->save);
     if (w->loop)
@@ -348,50 +342,6 @@ int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *er
         rc = err_nomem(err);
     if (rc == 0) {
         net_timer_start(w.save, SAVE_MS, SAVE_MS);
-        net_loop_run(w.loop);
-        rc = w.rc;
-    }
-    end(&w);
-    return rc;
-}
-
-/* The first signal drains, the second ends at once. */
-static void on_signal(void *ctx, int signum)
-{
-    struct worker *w = ctx;
-    (void)signum;
-    if (w->draining)
-        stop(w, 0);
-    else
-        drain(w, ALONE_DRAIN_MS);
-}
-
-static int begin_alone(struct worker *w, const struct fleet *f, const struct proxy_pair *pair)
-{
-    base_autobuf struct buf text = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
-    struct proxy_config *c;
-    int rc = proxy_config_text(f, NULL, 0, &text);
-    if (rc < 0)
-        return err_set(w->err, rc, "the router's configuration is too large");
-    rc = proxy_config_parse(buf_str(&text), &c, w->err);
-    if (rc < 0)
-        return rc;
-    proxy_set_config(w->proxy, c);
-    rc = pair->key.len ? proxy_set_tls(w->proxy, buf_str(&pair->certificate), buf_str(&pair->key), w->err) : 0;
-    if (rc == 0)
-        rc = net_signal_new(w->loop, SIGINT, on_signal, w, &w->sigint, w->err);
-    if (rc == 0)
-        rc = net_signal_new(w->loop, SIGTERM, on_signal, w, &w->sigterm, w->err);
-    return rc < 0 ? rc : listen_all(w, w->err);
-}
-
-int proxy_alone(const struct fleet *f, const struct proxy_pair *pair, const int *listen_fds, size_t n, struct err *err)
-{
-    struct worker w = {.fds = listen_fds, .n_fds = n, .line = BUF_INIT(1), .err = err};
-    int rc = begin(&w);
-    if (rc == 0)
-        rc = begin_alone(&w, f, pair);
-    if (rc == 0) {
         net_loop_run(w.loop);
         rc = w.rc;
     }

@@ -61,6 +61,7 @@ void up_stop(struct up *u)
         return;
     bool served = u->phase == UP_SERVING;
     u->phase = UP_STOPPING;
+    up_manager_tell(u, "STOPPING=1\n");
     net_timer_stop(u->tick);
     up_restart_end(u, "the fleet is being stopped");
     /* Nobody has been sent to engines that never all were ready. */
@@ -75,9 +76,7 @@ void up_stop(struct up *u)
     if (u->router.wanted && served)
         up_router_drain(u, limit);
     else {
-        u->router.draining = true;
-        up_router_kill(u);
-        os_closep(&u->router.listen_fd);
+        up_router_never(u);
         stop_services(u);
     }
 }
@@ -135,6 +134,7 @@ static void serve(struct up *u)
         up_say(u, EVENT_INFO, "", "fleet '%s' is up (pid %d)", u->fleet->name, (int)getpid());
     }
     up_daemon_tell(u, 0);
+    up_manager_tell(u, "READY=1\n");
 }
 
 void up_router_is_up(struct up *u)
@@ -165,6 +165,7 @@ static void on_state(void *ctx, struct run_service *s, enum run_state from, enum
     if (changes_record(from, to))
         up_record(u);
     up_router_tell(u);
+    up_manager_tell(u, "");
     up_progress_service(u, s, from);
     switch (u->phase) {
     case UP_STARTING:
@@ -253,7 +254,9 @@ static int open_loop(struct up *u, struct err *err)
     u->tick = net_timer_new(u->loop, on_tick, u);
     if (!u->client || !u->tick)
         return err_nomem(err);
-    rc = make_services(u, err);
+    rc = up_manager_open(u, err);
+    if (rc == 0)
+        rc = make_services(u, err);
     if (rc == 0)
         rc = up_control_open(u, err);
     return rc;
@@ -269,8 +272,10 @@ static void release(struct up *u)
         u->services[i]->run = run_free(u->services[i]->run);
     for (size_t i = 0; i < BASE_COUNT(u->signals) && u->loop; i++)
         u->signals[i] = net_signal_close(u->signals[i]);
-    if (u->loop)
+    if (u->loop) {
         u->tick = net_timer_close(u->tick);
+        u->watchdog = net_timer_close(u->watchdog);
+    }
     u->client = httpio_client_free(u->client);
     u->loop = net_loop_free(u->loop);
     u->progress = os_progress_free(u->progress);
@@ -319,15 +324,14 @@ static int run_fleet(struct up *u)
 
 int up_main(const struct up_options *o)
 {
-    struct up u = {.o = o, .lock_fd = -1, .store_fd = -1, .ready_fd = -1, .router = {.listen_fd = -1, .proc = OS_PROC_NONE}, .control = {.admin_fd = -1}};
+    struct up u = {.o = o, .lock_fd = -1, .store_fd = -1, .ready_fd = -1, .control = {.admin_fd = -1}};
     struct fleet_options fo = engine_fleet_options();
     struct err err;
     u.sink = (struct event_sink){.emit = up_emit, .ctx = &u};
-    u.router.line = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     u.router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     u.router.index = BUF_INIT((size_t)2 * PROXY_INDEX_MAX);
     if (fleet_load(o->fleet_path, &fo, &u.fleet, &err) < 0) {
-        fprintf(stderr, "berth up: %s%s\n", err.text, err.code == -ENOENT ? "; 'berth init' writes one, -f FILE names another" : "");
+        fprintf(stderr, "berth %s: %s%s\n", o->router_only ? "route" : "up", err.text, err.code == -ENOENT ? "; 'berth init' writes one, -f FILE names another" : "");
         return 2;
     }
     int code = 0;

@@ -20,6 +20,7 @@ struct up_options {
     const char *fleet_path;
     bool background; /* detach once all is ready, or fail with the reason; the parent returns when that is known */
     bool offline;
+    bool router_only; /* starts no service: others do. Lines of requests go to standard output */
     const char *program; /* absolute path of this very program, started again as the router worker: "PROGRAM _route" */
 };
 /* Brings the fleet up and serves it until it is told to stop (SIGINT, SIGTERM, POST /down). Progress and errors go to stderr. The value is the exit code: 0 stopped as asked, 1 failed, 2 unusable fleet file. Whatever happens, nothing is left running.

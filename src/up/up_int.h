@@ -4,9 +4,11 @@
  *
  *   up.c          phases: starting -> serving -> stopping, one callback for every change of a service
  *   up_prepare.c  all that is needed before anything is started: folders, lock, runtimes, ports
- *   up_router.c   the worker process: spawn, channel, configuration, starting it again
+ *   up_router.c   the router: what it is told and says, which worker serves, starting one again
+ *   up_worker.c   one worker process: spawn, channel, end
  *   up_control.c  the control socket's server, rolling restarts
  *   up_status.c   the status as JSON, of a running fleet and of one that is down
+ *   up_manager.c  what the service manager is told
  *   up_say.c      what a person sees: progress, messages, the table
  *   up_daemon.c   going into the background
  *   up_client.c   the other end of the control socket
@@ -25,6 +27,7 @@
 #define UP_TRIM_MS 2000           /* between looks at the size of router.log */
 #define UP_TICK_MS 250            /* redraws what a start is doing */
 #define UP_STATS_MS 1000          /* how long a status waits for the router's numbers */
+#define UP_LEAVE_MS 3600000ull    /* how long a router that was replaced finishes what it has: longer than any answer takes */
 #define UP_BACKOFF_MIN_MS 100     /* before a router that ended is started again; doubles ... */
 #define UP_BACKOFF_MAX_MS 5000    /* ... up to here; back to the first once it ran this long */
 #define UP_TEXT_MAX (4u << 20)    /* of one answer on the control socket */
@@ -56,20 +59,31 @@ struct up_service {
     uint64_t unreached; /* generation of which the router has said that it cannot be reached */
 };
 
-struct up_router {
-    bool wanted;     /* the fleet's router is on this machine */
-    int listen_fd;   /* kept here, so that connections wait while a worker is replaced */
-    struct net_addr addr;
-    struct proxy_pair pair; /* certificate and key in force */
+/* One process of the router. */
+struct up_worker {
+    struct up_worker *next; /* the one before it */
+    struct up *up;
     struct os_proc proc;
     struct net_watch *watch;
     struct net_stream *channel;
     struct buf line;
-    struct net_timer *timer, *trim;
-    uint64_t backoff_ms, started_ms, restarts;
-    bool up;       /* it has a configuration and accepts */
-    bool draining; /* it has been told to end */
+    uint64_t started_ms;
+    bool accepts; /* it has a configuration and accepts */
+    bool leaving; /* another one serves; it finishes what it has */
     struct proxy_stats stats;
+};
+
+struct up_router {
+    bool wanted;     /* the fleet's router is on this machine */
+    bool passed;     /* the service manager opened its sockets */
+    int listen_fds[OS_SOCKETS_MAX]; /* kept here, so that connections wait while a worker is replaced */
+    size_t n_listen;
+    struct net_addr addr;   /* of the first */
+    struct proxy_pair pair; /* certificate and key in force */
+    struct up_worker *workers; /* the newest first: that one serves, or will once it accepts */
+    struct net_timer *timer, *trim;
+    uint64_t backoff_ms, restarts;
+    bool draining; /* it has been told to end */
     struct buf metrics, index; /* index: what the worker knows of conversations, for the next one */
 };
 
@@ -116,7 +130,7 @@ struct up {
     struct net_loop *loop;
     struct httpio_client *client;
     struct net_signal *signals[3];
-    struct net_timer *tick;
+    struct net_timer *tick, *watchdog;
     struct event_sink sink;
     struct run_env env;
     struct up_router router;
@@ -151,6 +165,8 @@ void up_record(struct up *u);
 
 /* ---- up_router.c ---- */
 void up_router_start(struct up *u);
+/* Starts another worker on the same sockets; once it accepts, the one before finishes what it has and ends. -EAGAIN: none serves. */
+int up_router_replace(struct up *u, struct err *err) BASE_MUST_USE;
 /* Tells the worker what is ready. */
 void up_router_tell(struct up *u);
 /* Tells the worker its certificate and key. */
@@ -162,7 +178,24 @@ bool up_router_question(struct up *u, uint64_t serial, struct str method, struct
 void up_router_drain(struct up *u, uint64_t limit_ms);
 void up_router_kill(struct up *u);
 bool up_router_alive(const struct up *u);
+bool up_router_accepts(const struct up *u);
+/* Of the worker that serves; requests under way of all. */
+void up_router_stats(const struct up *u, struct proxy_stats *ret);
+/* It will not be needed: the fleet ends before it was up. */
+void up_router_never(struct up *u);
+/* From up_worker.c: a line came; the process has ended. */
+void up_router_take(struct up_worker *w, struct str line);
+void up_router_ended(struct up_worker *w, int status);
 void up_router_release(struct up *u);
+
+/* ---- up_worker.c ---- */
+/* Starts one, at the front of the router's list. */
+int up_worker_start(struct up *u, struct up_worker **ret, struct err *err) BASE_MUST_USE;
+/* One that runs already; owns the channel, also on failure, and the process on success. */
+int up_worker_adopt(struct up *u, const struct os_proc *proc, int channel_fd, struct up_worker **ret, struct err *err) BASE_MUST_USE;
+void up_worker_send(struct up_worker *w, const struct buf *line);
+/* Takes it out of the list; one that lives is killed and waited for. Takes NULL; returns NULL. */
+struct up_worker *up_worker_free(struct up_worker *w);
 
 /* ---- up_control.c ---- */
 int up_control_open(struct up *u, struct err *err) BASE_MUST_USE;
@@ -179,6 +212,12 @@ void up_control_close(struct up *u);
 /* ---- up_status.c ---- */
 /* u NULL: a fleet that is down. */
 int up_status_text(struct up *u, const struct fleet *f, struct buf *out) BASE_MUST_USE;
+
+/* ---- up_manager.c ---- */
+/* Begins to say that we live, when a service manager wants to hear it. */
+int up_manager_open(struct up *u, struct err *err) BASE_MUST_USE;
+/* Tells it the state; what: "READY=1\n", "STOPPING=1\n" or "". */
+void up_manager_tell(struct up *u, const char *what);
 
 /* ---- up_say.c ---- */
 void up_say(struct up *u, enum event_level level, const char *subject, const char *fmt, ...) BASE_PRINTF(4, 5);

@@ -164,22 +164,32 @@ static int check_ports(struct up *u, struct err *err)
     return rc;
 }
 
-/* Bound before any engine is started, so that a taken port is known at once. */
+/* Bound before any engine is started, so that a taken port is known at once. A service manager that has opened sockets for us knows better than the fleet file where. */
 static int bind_router(struct up *u, struct err *err)
 {
+    struct os_socket passed[OS_SOCKETS_MAX];
+    size_t n = 0;
     const struct fleet_router *r = &u->fleet->router;
-    u->router.wanted = !(r->host && r->host->ssh);
+    u->router.wanted = u->o->router_only || !(r->host && r->host->ssh);
     if (!u->router.wanted)
         return 0;
     int rc = proxy_tls_read(u->fleet, &u->router.pair, err);
     if (rc < 0)
-        return err_prefix(err, "router");
+        return rc;
+    rc = os_sockets_passed(passed, &n, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < n; i++)
+        u->router.listen_fds[u->router.n_listen++] = passed[i].fd;
+    u->router.passed = n > 0;
+    if (n > 0)
+        return net_socket_addr(passed[0].fd, &u->router.addr);
     int fd = proxy_bind(u->fleet, &u->router.addr, err);
     if (fd == -EADDRINUSE && !r->socket)
         return run_port_taken(r->port, "the router", err);
     if (fd < 0)
         return err_prefix(err, "router");
-    u->router.listen_fd = fd;
+    u->router.listen_fds[u->router.n_listen++] = fd;
     return 0;
 }
 
@@ -208,7 +218,7 @@ static int find_services(struct up *u, struct err *err)
     if (!u->services)
         return err_nomem(err);
     for (size_t i = 0; i < f->n_services; i++) {
-        if (!fleet_service_local(&f->services[i]))
+        if (u->o->router_only || !fleet_service_local(&f->services[i]))
             continue;
         struct up_service *s = calloc(1, sizeof(*s));
         if (!s)

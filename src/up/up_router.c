@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * The router's worker process. It gets a channel and the listening socket, and lines of JSON with what is ready; it is started again when it
- * ends, after a rising delay, while connections wait in the backlog of the socket, which is kept open here. It needs
- * no rights: under root it runs as the engines' account.
+ * The router as its owner sees it: which worker process serves, what it is told and what it says. A worker that ends is started again after a rising delay, while connections wait in
+ * the backlog of the listening sockets, which are kept open here. One is replaced without losing a stream: a new one begins on the same sockets, and once it accepts the one before it is told to
+ * finish what it has.
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "up_int.h"
@@ -21,18 +19,27 @@ static void on_timer(void *ctx);
 
 bool up_router_alive(const struct up *u)
 {
-    return u->router.proc.pidfd >= 0;
+    return u->router.workers != NULL;
 }
 
-/* ---- channel ------------------------------------------------------------------------------------------ */
-
-static void send_line(struct up *u, const struct buf *b)
+bool up_router_accepts(const struct up *u)
 {
-    if (!u->router.channel || buf_status(b) < 0)
-        return;
-    struct str parts[2] = {buf_str(b), STR("\n")};
-    /* A channel that is broken ends the worker, and its end is seen. */
-    base_ignore(net_stream_write(u->router.channel, parts, 2));
+    return u->router.workers && u->router.workers->accepts && !u->router.workers->leaving;
+}
+
+void up_router_stats(const struct up *u, struct proxy_stats *ret)
+{
+    *ret = u->router.workers ? u->router.workers->stats : (struct proxy_stats){0};
+    for (const struct up_worker *w = u->router.workers ? u->router.workers->next : NULL; w; w = w->next)
+        ret->active += w->stats.active;
+}
+
+/* ---- what it is told ------------------------------------------------------------------------------------ */
+
+static void send_all(struct up *u, const struct buf *b)
+{
+    for (struct up_worker *w = u->router.workers; w; w = w->next)
+        up_worker_send(w, b);
 }
 
 /* Names one life of an engine for ever, so that what the router knows of it outlives the supervisor and nobody else's. */
@@ -68,7 +75,7 @@ static void tell_index(struct up *u)
     buf_add_c(&b, "{\"index\":\"");
     buf_add_str(&b, buf_str(&u->router.index));
     buf_add_c(&b, "\"}");
-    send_line(u, &b);
+    up_worker_send(u->router.workers, &b);
 }
 
 static bool is_hex(struct str s)
@@ -93,7 +100,7 @@ static void take_index(struct up *u, struct str hex)
 
 void up_router_tell(struct up *u)
 {
-    if (!u->router.channel || u->router.draining)
+    if (!u->router.workers || u->router.draining)
         return;
     struct proxy_state states[FLEET_SERVICES_MAX];
     for (size_t i = 0; i < u->n_services; i++) {
@@ -104,7 +111,7 @@ void up_router_tell(struct up *u)
     }
     base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     if (proxy_config_text(u->fleet, states, u->n_services, &b) == 0)
-        send_line(u, &b);
+        send_all(u, &b);
     else
         up_say(u, EVENT_ERROR, "router", "configuration cannot be written");
 }
@@ -112,10 +119,10 @@ void up_router_tell(struct up *u)
 void up_router_tell_pair(struct up *u)
 {
     base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
-    if (!u->router.channel || u->router.pair.key.len == 0)
+    if (u->router.pair.key.len == 0)
         return;
     if (proxy_pair_text(&u->router.pair, &b) == 0)
-        send_line(u, &b);
+        send_all(u, &b);
     else
         up_say(u, EVENT_ERROR, "router", "certificate cannot be written");
     if (b.ptr)
@@ -125,10 +132,10 @@ void up_router_tell_pair(struct up *u)
 bool up_router_ask(struct up *u)
 {
     base_autobuf struct buf b = BUF_INIT(64);
-    if (!u->router.channel || !u->router.up)
+    if (!up_router_accepts(u))
         return false;
     buf_add_c(&b, "{\"stats\":true}");
-    send_line(u, &b);
+    send_all(u, &b);
     return true;
 }
 
@@ -136,7 +143,7 @@ bool up_router_question(struct up *u, uint64_t serial, struct str method, struct
 {
     base_autobuf struct buf b = BUF_INIT(HTTP_TARGET_MAX * 8);
     struct json_out *o = json_out_new();
-    if (!u->router.channel || !u->router.up || !o) {
+    if (!up_router_accepts(u) || !o) {
         json_out_free(o);
         return false;
     }
@@ -150,9 +157,11 @@ bool up_router_question(struct up *u, uint64_t serial, struct str method, struct
     int rc = json_out_finish(o, false, &b);
     json_out_free(o);
     if (rc == 0)
-        send_line(u, &b);
+        up_worker_send(u->router.workers, &b);
     return rc == 0;
 }
+
+/* ---- what it says --------------------------------------------------------------------------------------- */
 
 static void take_answer(struct up *u, json_val v)
 {
@@ -169,9 +178,10 @@ static void take_answer(struct up *u, json_val v)
     json_out_free(o);
 }
 
-static void take_stats(struct up *u, json_val v)
+static void take_stats(struct up_worker *w, json_val v)
 {
-    struct proxy_stats *s = &u->router.stats;
+    struct up *u = w->up;
+    struct proxy_stats *s = &w->stats;
     struct str metrics;
     if (!json_u64(json_get(v, "requests"), &s->requests) || !json_u64(json_get(v, "retries"), &s->retries) ||
         !json_u64(json_get(v, "errors"), &s->errors) || !json_u64(json_get(v, "active"), &s->active))
@@ -181,6 +191,8 @@ static void take_stats(struct up *u, json_val v)
     (void)json_u64(json_get(v, "conversations"), &s->conversations);
     (void)json_u64(json_get(v, "slots"), &s->slots);
     (void)json_bool(json_get(v, "crowded"), &s->crowded);
+    if (w != u->router.workers)
+        return;
     buf_clear(&u->router.metrics);
     if (json_str(json_get(v, "metrics"), &metrics))
         buf_add_str(&u->router.metrics, metrics);
@@ -208,8 +220,24 @@ static void take_failed(struct up *u, json_val v)
     up_say(u, EVENT_WARN, "router", "service '%s' could not be reached: %s", s->service->name, buf_status(&b) == 0 && b.len ? b.ptr : "no reason given");
 }
 
-static void take_line(struct up *u, struct str line)
+/* The newest one serves; those before it finish what they have. */
+static void take_up(struct up_worker *w)
 {
+    struct up *u = w->up;
+    base_autobuf struct buf b = BUF_INIT(64);
+    w->accepts = true;
+    buf_addf(&b, "{\"drain\":%llu}", UP_LEAVE_MS);
+    for (struct up_worker *old = w->next; old; old = old->next) {
+        if (!old->leaving)
+            up_worker_send(old, &b);
+        old->leaving = true;
+    }
+    up_router_is_up(u);
+}
+
+void up_router_take(struct up_worker *w, struct str line)
+{
+    struct up *u = w->up;
     struct json *j;
     struct err err;
     struct str index;
@@ -219,59 +247,21 @@ static void take_line(struct up *u, struct str line)
         return;
     }
     json_val root = json_root(j);
-    if (json_bool(json_get(root, "up"), &up) && up && !u->router.up) {
-        u->router.up = true;
-        up_router_is_up(u);
+    if (json_bool(json_get(root, "up"), &up) && up && !w->accepts) {
+        take_up(w);
     } else if (json_get(root, "stats")) {
-        take_stats(u, json_get(root, "stats"));
+        take_stats(w, json_get(root, "stats"));
     } else if (json_get(root, "answer")) {
         take_answer(u, json_get(root, "answer"));
     } else if (json_get(root, "failed")) {
         take_failed(u, json_get(root, "failed"));
-    } else if (json_str(json_get(root, "index"), &index)) {
+    } else if (w == u->router.workers && json_str(json_get(root, "index"), &index)) {
         take_index(u, index);
     }
     json_free(j);
 }
 
-static void on_data(void *ctx, struct str data)
-{
-    struct up *u = ctx;
-    struct buf *b = &u->router.line;
-    while (data.len > 0) {
-        ptrdiff_t nl = str_find_char(data, '\n');
-        if (nl < 0) {
-            buf_add_str(b, data);
-            return;
-        }
-        buf_add(b, data.ptr, (size_t)nl);
-        data.ptr += nl + 1;
-        data.len -= (size_t)nl + 1;
-        if (buf_status(b) == 0 && b->len > 0)
-            take_line(u, buf_str(b));
-        buf_clear(b);
-    }
-}
-
-static void on_end(void *ctx, int status)
-{
-    (void)ctx; /* the process's own end says more */
-    (void)status;
-}
-
-static const struct net_stream_ops channel_ops = {.on_data = on_data, .on_end = on_end};
-
-/* ---- the process ---------------------------------------------------------------------------------------- */
-
-static int open_log(struct up *u, struct err *err)
-{
-    base_autobuf struct buf path = BUF_INIT(UP_PATH_MAX);
-    buf_addf(&path, "%s/router.log", u->paths.logs);
-    if (buf_status(&path) < 0)
-        return err_nomem(err);
-    int fd = open(path.ptr, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    return fd < 0 ? err_sys(err, -errno, "cannot open log '%s'", path.ptr) : fd;
-}
+/* ---- its processes -------------------------------------------------------------------------------------- */
 
 /* The worker writes a line for each request, at the end of whatever the file is: over its bound the file is kept once as router.log.1 and cut. */
 static void trim_log(void *ctx)
@@ -286,43 +276,6 @@ static void trim_log(void *ctx)
     (void)unlink(old.ptr);
     base_ignore(os_copy_file(AT_FDCWD, path.ptr, AT_FDCWD, old.ptr, 0600, NULL)); /* bounded all the same */
     base_ignore(truncate(path.ptr, 0));
-}
-
-static int spawn(struct up *u, int channel, struct err *err)
-{
-    os_autoclose int log = open_log(u, err);
-    if (log < 0)
-        return log;
-    const char *argv[] = {u->o->program, "_route", "--channel-fd", "3", "--listen-fd", "4", NULL};
-    static const char *const envp[] = {"LANG=C.UTF-8", NULL};
-    int keep[] = {channel, u->router.listen_fd};
-    struct os_spawn s = {.argv = argv, .envp = envp, .cwd = "/", .stdin_fd = -1, .stdout_fd = log, .stderr_fd = log,
-                         .keep_fds = keep, .n_keep_fds = BASE_COUNT(keep), .death_signal = SIGKILL, .new_group = true};
-    if (geteuid() == 0) {
-        int rc = os_engine_account(&s.uid, &s.gid, err);
-        if (rc < 0)
-            return rc;
-        s.drop = true;
-    }
-    int rc = os_spawn(&s, &u->router.proc, err);
-    if (rc == -EACCES && s.drop) {
-        /* The account cannot come to a program below a private folder; to the file that this process runs from it can. */
-        argv[0] = "/proc/self/exe";
-        rc = os_spawn(&s, &u->router.proc, err);
-    }
-    return rc;
-}
-
-/* Closes what belongs to a worker that has ended or could not be started. */
-static void clear(struct up *u)
-{
-    struct up_router *r = &u->router;
-    r->watch = net_watch_close(r->watch);
-    r->channel = net_stream_close(r->channel, false);
-    os_proc_release(&r->proc);
-    r->proc = OS_PROC_NONE;
-    r->up = false;
-    buf_clear(&r->line);
 }
 
 static void start_later(struct up *u, const char *why)
@@ -340,121 +293,127 @@ static void start_later(struct up *u, const char *why)
     net_timer_start(r->timer, r->backoff_ms, 0);
 }
 
-static void on_ended(void *ctx)
+void up_router_ended(struct up_worker *w, int status)
 {
-    struct up *u = ctx;
+    struct up *u = w->up;
     struct up_router *r = &u->router;
-    int status = 0;
-    if (os_proc_reap(&r->proc, &status) == 0)
-        return;
-    clear(u);
-    up_control_stats(u);
+    bool served = w == r->workers, left = w->leaving, accepted = w->accepts;
+    uint64_t lived = net_loop_now_ms(u->loop) - w->started_ms;
+    os_proc_release(&w->proc);
+    w->proc = OS_PROC_NONE;
+    up_worker_free(w);
+    if (served)
+        up_control_stats(u);
     if (r->draining) {
-        up_router_is_gone(u);
+        if (!r->workers)
+            up_router_is_gone(u);
         return;
     }
-    if (net_loop_now_ms(u->loop) - r->started_ms > UP_BACKOFF_MAX_MS)
-        r->backoff_ms = 0;
+    if (!served || left)
+        return;
     char how[OS_STATUS_TEXT], why[OS_STATUS_TEXT + UP_PATH_MAX];
     snprintf(why, sizeof(why), "the router ended (%s); its log is %s/router.log", os_status_text(status, how), u->paths.logs);
+    if (!accepted && r->workers && !r->workers->leaving) {
+        up_say(u, EVENT_ERROR, "router", "its new process did not begin, the one before goes on: %s", why);
+        return;
+    }
+    if (lived > UP_BACKOFF_MAX_MS)
+        r->backoff_ms = 0;
     start_later(u, why);
 }
 
 static int start(struct up *u, struct err *err)
 {
     struct up_router *r = &u->router;
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
-        return err_sys(err, -errno, "cannot make the router's channel");
-    int rc = spawn(u, ends[1], err);
-    close(ends[1]);
-    if (rc < 0) {
-        r->proc = OS_PROC_NONE;
-        close(ends[0]);
-        return rc;
-    }
-    rc = net_stream_from_fd(u->loop, ends[0], &channel_ops, u, &r->channel, err);
-    if (rc == 0)
-        rc = net_watch_new(u->loop, r->proc.pidfd, on_ended, u, &r->watch, err);
-    if (rc < 0) {
-        up_router_kill(u);
-        int status;
-        (void)waitpid(r->proc.pid, &status, 0);
-        clear(u);
-    }
-    return rc;
-}
-
-void up_router_start(struct up *u)
-{
-    struct up_router *r = &u->router;
-    struct err err;
+    struct up_worker *w;
     if (!r->timer)
         r->timer = net_timer_new(u->loop, on_timer, u);
     if (!r->trim && (r->trim = net_timer_new(u->loop, trim_log, u)))
         net_timer_start(r->trim, UP_TRIM_MS, UP_TRIM_MS);
-    r->started_ms = net_loop_now_ms(u->loop);
-    int rc = r->timer ? start(u, &err) : err_nomem(&err);
-    if (rc < 0) {
-        start_later(u, err.text);
-        return;
-    }
+    int rc = r->timer ? up_worker_start(u, &w, err) : err_nomem(err);
+    if (rc < 0)
+        return rc;
     up_router_tell_pair(u);
     tell_index(u);
     up_router_tell(u);
+    return 0;
+}
+
+void up_router_start(struct up *u)
+{
+    struct err err;
+    if (start(u, &err) < 0)
+        start_later(u, err.text);
+}
+
+int up_router_replace(struct up *u, struct err *err)
+{
+    struct up_router *r = &u->router;
+    if (r->draining || !up_router_accepts(u))
+        return err_set(err, -EAGAIN, "the router is not serving just now");
+    return start(u, err);
 }
 
 static void on_timer(void *ctx)
 {
     struct up *u = ctx;
-    if (u->router.draining) {
-        up_router_kill(u); /* it was to end by itself */
-        return;
-    }
-    up_router_start(u);
+    if (u->router.draining)
+        up_router_kill(u); /* they were to end by themselves */
+    else
+        up_router_start(u);
+}
+
+static void close_sockets(struct up_router *r)
+{
+    for (size_t i = 0; i < r->n_listen; i++)
+        os_closep(&r->listen_fds[i]);
+    r->n_listen = 0;
 }
 
 void up_router_drain(struct up *u, uint64_t limit_ms)
 {
     struct up_router *r = &u->router;
     r->draining = true;
-    /* What the worker has not accepted is refused from here on instead of waiting for nobody. */
-    os_closep(&r->listen_fd);
+    /* What no worker has accepted is refused from here on instead of waiting for nobody. */
+    close_sockets(r);
     if (r->timer)
         net_timer_stop(r->timer);
-    if (!up_router_alive(u)) {
+    if (!r->workers) {
         up_router_is_gone(u);
         return;
     }
     base_autobuf struct buf b = BUF_INIT(64);
     buf_addf(&b, "{\"drain\":%llu}", (unsigned long long)limit_ms);
-    send_line(u, &b);
+    send_all(u, &b);
     net_timer_start(r->timer, limit_ms + 1000, 1000);
 }
 
 void up_router_kill(struct up *u)
 {
-    if (up_router_alive(u))
-        base_ignore(os_proc_signal(&u->router.proc, SIGKILL));
+    for (struct up_worker *w = u->router.workers; w; w = w->next)
+        base_ignore(os_proc_signal(&w->proc, SIGKILL));
+}
+
+void up_router_never(struct up *u)
+{
+    u->router.draining = true;
+    up_router_kill(u);
+    close_sockets(&u->router);
 }
 
 void up_router_release(struct up *u)
 {
     struct up_router *r = &u->router;
-    if (up_router_alive(u)) {
-        up_router_kill(u);
-        (void)waitpid(r->proc.pid, NULL, 0);
-    }
-    clear(u);
+    while (r->workers)
+        up_worker_free(r->workers);
     if (u->loop) {
         r->timer = net_timer_close(r->timer);
         r->trim = net_timer_close(r->trim);
     }
-    os_closep(&r->listen_fd);
-    if (r->addr.unix_path)
+    close_sockets(r);
+    if (r->addr.unix_path && !r->passed)
         (void)unlink(r->addr.host);
     proxy_pair_release(&r->pair);
-    buf_release(&r->line);
     buf_release(&r->metrics);
     buf_release(&r->index);
 }

@@ -39,11 +39,11 @@ void up_say(struct up *u, enum event_level level, const char *subject, const cha
         say_log_line(level, subject, buf_str(&b));
         return;
     }
-    const char *between = subject[0] ? ": " : "";
+    const char *command = u->o->router_only ? "route" : "up", *between = subject[0] ? ": " : "";
     if (u->progress)
-        os_progress_say(u->progress, styles[level], "berth up: %s%s%s", subject, between, b.ptr);
+        os_progress_say(u->progress, styles[level], "berth %s: %s%s%s", command, subject, between, b.ptr);
     else
-        fprintf(stderr, "berth up: %s%s%s\n", subject, between, b.ptr);
+        fprintf(stderr, "berth %s: %s%s%s\n", command, subject, between, b.ptr);
 }
 
 /* Events of the modules below. While the fleet starts, the services' own have their progress lines. */
@@ -141,6 +141,11 @@ void up_print_table(struct up *u)
     static const char *const headings[] = {"SERVICE", "STATE", "PID", "PORT", "MODEL", "CONFINED BY", "READY IN"};
     static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_LEFT, OS_LEFT, OS_LEFT};
     base_autobuf struct buf text = BUF_INIT(UP_TEXT_MAX);
+    char url[PROXY_URL_TEXT];
+    if (u->o->router_only) {
+        fprintf(stderr, "router  %s\n", proxy_url(u->fleet, &u->router.addr, url));
+        return;
+    }
     struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
     if (!t)
         return;

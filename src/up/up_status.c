@@ -76,7 +76,16 @@ static const char *router_state(const struct up *u)
         return "elsewhere";
     if (u->router.draining)
         return up_router_alive(u) ? "draining" : "down";
-    return u->router.up ? "up" : u->phase == UP_STARTING ? "waiting" : "starting";
+    return up_router_accepts(u) ? "up" : u->phase == UP_STARTING ? "waiting" : "starting";
+}
+
+/* Workers that finish what they have while another one serves. */
+static uint64_t leaving(const struct up *u)
+{
+    uint64_t n = 0;
+    for (const struct up_worker *w = u ? u->router.workers : NULL; w; w = w->next)
+        n += w->leaving;
+    return n;
 }
 
 static void put_router(struct json_out *o, const struct up *u, const struct fleet *f)
@@ -91,21 +100,25 @@ static void put_router(struct json_out *o, const struct up *u, const struct flee
     (void)proxy_url(f, &a, url);
     json_out_obj(o, "router");
     json_out_cstr(o, "state", u ? router_state(u) : "down");
-    put_pid(o, "pid", u ? u->router.proc.pid : 0);
+    put_pid(o, "pid", u && u->router.workers ? u->router.workers->proc.pid : 0);
     json_out_cstr(o, "url", known ? url : NULL);
     char admin[NET_ADDR_TEXT + 16], text[NET_ADDR_TEXT];
     snprintf(admin, sizeof(admin), "http://%s", u && u->control.admin.host[0] ? net_addr_text(&u->control.admin, text) : "");
     json_out_cstr(o, "admin", u && u->control.admin.host[0] ? admin : NULL);
     json_out_u64(o, "restarts", u ? u->router.restarts : 0);
-    json_out_u64(o, "requests", u ? u->router.stats.requests : 0);
-    json_out_u64(o, "retries", u ? u->router.stats.retries : 0);
-    json_out_u64(o, "errors", u ? u->router.stats.errors : 0);
-    json_out_u64(o, "active", u ? u->router.stats.active : 0);
-    json_out_u64(o, "working_set_tokens", u ? u->router.stats.working_set : 0);
-    json_out_u64(o, "capacity_tokens", u ? u->router.stats.capacity : 0);
-    json_out_u64(o, "conversations", u ? u->router.stats.conversations : 0);
-    json_out_u64(o, "slots", u ? u->router.stats.slots : 0);
-    json_out_bool(o, "crowded", u && u->router.stats.crowded);
+    struct proxy_stats stats = {0};
+    if (u)
+        up_router_stats(u, &stats);
+    json_out_u64(o, "requests", stats.requests);
+    json_out_u64(o, "retries", stats.retries);
+    json_out_u64(o, "errors", stats.errors);
+    json_out_u64(o, "active", stats.active);
+    json_out_u64(o, "leaving", leaving(u));
+    json_out_u64(o, "working_set_tokens", stats.working_set);
+    json_out_u64(o, "capacity_tokens", stats.capacity);
+    json_out_u64(o, "conversations", stats.conversations);
+    json_out_u64(o, "slots", stats.slots);
+    json_out_bool(o, "crowded", stats.crowded);
     json_out_end(o);
 }
 

@@ -26,6 +26,7 @@ write_fleet() { # the router's map
 
 # Starts `berth route`; $url is what it says.
 route() {
+	: >"$scratch/err"
 	"$BERTH" route -f "$fleet" >"$scratch/out" 2>"$scratch/err" 3>&- &
 	route=$!
 	for _ in $(seq 200); do

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * proxy: the configuration as text, and the processes: a worker at its channel and a router alone, each in a child, spoken to as
+ * proxy: the configuration as text, and the processes: a worker at its channel, in a child, spoken to as
  * their owners and clients do.
  */
 #include <base/base.h>
@@ -158,7 +158,7 @@ static int listen_here(uint16_t *ret_port)
 }
 
 /* The exit code tells how the child's run ended: 0, or 1 with the message on stderr. */
-static void child_start(struct child *c, const struct fleet *alone)
+static void child_start(struct child *c)
 {
     int ends[2], fd = listen_here(&c->port);
     *c = (struct child){.port = c->port, .in = BUF_INIT(PROXY_CHANNEL_LINE_MAX)};
@@ -169,7 +169,7 @@ static void child_start(struct child *c, const struct fleet *alone)
     if (c->pid == 0) {
         struct err err = {0};
         close(ends[0]);
-        int rc = alone ? proxy_alone(alone, &(struct proxy_pair){0}, &fd, 1, &err) : proxy_worker(ends[1], &fd, 1, &err);
+        int rc = proxy_worker(ends[1], &fd, 1, &err);
         if (rc < 0)
             (void)fprintf(stderr, "%s\n", err.text);
         _exit(rc < 0 ? 1 : 0);
@@ -283,7 +283,7 @@ static void test_worker_life(void **state)
     (void)state;
     struct child c;
     base_autobuf struct buf text = BUF_INIT(1 << 16);
-    child_start(&c, NULL);
+    child_start(&c);
     /* asked before it has a configuration */
     tell(&c, "{\"stats\":true}");
     char *line = hear(&c);
@@ -320,7 +320,7 @@ static void test_worker_index(void **state)
     static const char *const lines[] = {"{\"index\":\"\"}", "{\"index\":\"zz\"}", "{\"index\":\"abc\"}", "{\"index\":\"6265727468696478\"}"};
     for (size_t i = 0; i < BASE_COUNT(lines); i++) {
         struct child c;
-        child_start(&c, NULL);
+        child_start(&c);
         tell(&c, lines[i]);
         tell(&c, C("", ""));
         hear_line(&c, "{\"up\":true}");
@@ -338,7 +338,7 @@ static void test_worker_tells_failures(void **state)
     close(fd); /* nobody listens there for now */
     char config[512];
     snprintf(config, sizeof config, C("{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":true,\"generation\":5,\"slots\":2,\"context\":0,\"pins\":false}", E("0")), port);
-    child_start(&c, NULL);
+    child_start(&c);
     tell(&c, config);
     hear_line(&c, "{\"up\":true}");
     expect(c.port, POST("{}", "2"), "502 Bad Gateway");
@@ -355,7 +355,7 @@ static void test_worker_channel_ends(void **state)
     (void)state;
     for (int configured = 0; configured < 2; configured++) {
         struct child c;
-        child_start(&c, NULL);
+        child_start(&c);
         int open = -1;
         if (configured) {
             tell(&c, C("", ""));
@@ -376,24 +376,9 @@ static void test_worker_nonsense(void **state)
     static const char *const lines[] = {"x", "{}", "{\"config\":1}", "{\"drain\":-1}", "{\"stats\":false}", "[]", ""};
     for (size_t i = 0; i < BASE_COUNT(lines); i++) {
         struct child c;
-        child_start(&c, NULL);
+        child_start(&c);
         tell(&c, lines[i]);
         assert_int_equal(child_wait(&c), 1);
-    }
-}
-
-static void test_alone(void **state)
-{
-    (void)state;
-    for (int i = 0; i < 2; i++) {
-        struct child c;
-        child_start(&c, &fleet);
-        expect(c.port, GET("/v1/models"), "\"id\":\"n\"");
-        /* every service is taken for ready */
-        expect(c.port, GET("/health"), "200 OK");
-        kill(c.pid, i ? SIGTERM : SIGINT);
-        assert_int_equal(child_wait(&c), 0);
-        assert_int_equal(dial(c.port), -1);
     }
 }
 
@@ -404,7 +389,6 @@ int main(void)
         cmocka_unit_test(test_config_out_of_memory),
         cmocka_unit_test(test_worker_index),
         cmocka_unit_test(test_worker_tells_failures), cmocka_unit_test(test_worker_channel_ends), cmocka_unit_test(test_worker_nonsense),
-        cmocka_unit_test(test_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
