@@ -12,6 +12,7 @@
  *   store/debs/resolved-KEY.json         which of them a declaration came to, for making it again without a network
  *   store/lock                           flock: shared to run, exclusive to take files away (remove, replace a damaged runtime)
  *   store/change                         flock: held by every change; changes wait for one another, never for what runs
+ *   store/fetch, store/uses              flocks: of whoever writes payload files; of who writes down what a fleet uses (fleets/NAME/uses), or takes away what none does
  *
  * An install happens in store/runtimes/.new-XXXX and becomes visible by one rename; leftovers are removed by the next change.
  */
@@ -66,6 +67,7 @@ void store_manifest_release(struct store_manifest *m);
 bool store_payload_proven(const struct store *s, const char *path, const struct fleet_lock_file *want);
 
 enum store_verdict {
+    STORE_UNKNOWN,    /* nobody has looked */
     STORE_PROVEN,     /* hashed, and what is wanted */
     STORE_UNCHANGED,  /* proven before, and nothing has touched it since: nothing was read */
     STORE_RECORDED,   /* nobody says what it must be: it is what later proofs compare with */
@@ -110,6 +112,41 @@ int store_repair_end(struct store_repair *r, bool keep, struct err *err) BASE_MU
 /* Looks for file f of a locked hf: model where it may be already: below another revision of the same repository in the store, and in the cache of huggingface_hub (HF_HUB_CACHE, HF_HOME/hub, ~/.cache/huggingface/hub). One that is
  * proven to be f is put in its place by reflink, else by hard link, else by copy, and gets its manifest. -ENOENT: there is none; -EINTR. */
 int store_adopt(struct store *s, const struct fleet_model *m, const struct fleet_lock_file *f, const struct event_sink *sink, struct err *err) BASE_MUST_USE;
+
+/* Held by whoever writes payload files (fetches, repairs), so that none is taken away meanwhile. Returns the descriptor to close; -EWOULDBLOCK without wait. */
+int store_lock_payloads(struct store *s, bool wait, struct err *err) BASE_MUST_USE;
+/* Writes down that this machine has the fleet, so that a purge keeps what it uses; running: and what it is started with, which counts as long as it is up. Call it before the first look at its payloads. */
+int store_uses_write(struct store *s, const struct fleet *f, bool running, struct err *err) BASE_MUST_USE;
+
+enum store_garbage_kind {
+    STORE_GARBAGE_PAYLOAD,  /* a whole file that no fleet names */
+    STORE_GARBAGE_PARTIAL,  /* what a fetch or a repair left behind */
+    STORE_GARBAGE_MANIFEST, /* the proof of a file that is gone, or goes */
+};
+struct store_garbage {
+    const char *path;
+    enum store_garbage_kind kind;
+    uint64_t bytes; /* that removing it frees */
+    bool shared;    /* its bytes have another name, and stay */
+    bool removed;
+};
+struct store_purge {
+    struct arena *arena;
+    struct store_garbage *list;
+    size_t n, n_kept;
+    uint64_t bytes, kept_bytes; /* that removing all of it frees; payloads that stay */
+    const char *const *gone;    /* fleet files that were known and are not there any more: nothing is kept for them */
+    size_t n_gone;
+};
+struct store_purge_options {
+    const struct fleet *fleet; /* one more that counts; NULL */
+    const struct fleet_options *fleet_options;
+    bool remove;
+};
+/* What is in the payload folder and in use by no fleet that this machine knows, nor by a version that a deployment keeps; removed when asked for. -EBUSY: something is being fetched. -EINVAL and others: the file of a fleet cannot be
+ * read, so that nobody knows what it uses. */
+int store_purge(struct store *s, const struct store_purge_options *o, struct store_purge *ret, struct err *err) BASE_MUST_USE;
+void store_purge_release(struct store_purge *p);
 
 /* -ENOSPC when the file system that path will be on (its nearest folder that exists) has no room for so many more bytes; says how many are missing. */
 int store_space_check(const char *path, uint64_t need_bytes, struct err *err) BASE_MUST_USE;
