@@ -145,8 +145,12 @@ static int prepare_runtimes(struct up *u, struct err *err)
 
 /* ---- payloads and ports ----------------------------------------------------------------------------------------- */
 
+/* What is used is written down first: a purge then either sees it, or was through before, and the files are missed here. */
 static int check_payloads(struct up *u, struct err *err)
 {
+    int rc = store_uses_write(u->store, u->fleet, true, err);
+    if (rc < 0)
+        return rc;
     for (size_t i = 0; i < u->n_services; i++) {
         const struct fleet_service *s = u->services[i]->service;
         uint64_t bytes;
