@@ -31,7 +31,7 @@ struct cmd {
     bool hidden;             /* not listed: for berth itself */
     int (*run)(const struct cmd *c, int argc, char **argv);
 };
-extern const struct cmd cmd_up, cmd_down, cmd_restart, cmd_status, cmd_top, cmd_logs, cmd_check, cmd_fit, cmd_init, cmd_inspect, cmd_runtime, cmd_route, cmd_render, cmd_route_worker, cmd_help;
+extern const struct cmd cmd_up, cmd_down, cmd_restart, cmd_status, cmd_top, cmd_logs, cmd_check, cmd_fit, cmd_init, cmd_inspect, cmd_lock, cmd_pull, cmd_runtime, cmd_route, cmd_render, cmd_route_worker, cmd_help;
 
 /* Parsed command line. */
 struct cmd_args {

@@ -29,7 +29,6 @@
 #define HUB_UNKNOWN UINT64_MAX       /* a size that nobody has told yet */
 
 struct hub;
-struct store_manifest;
 struct hub_options {
     const char *endpoint;  /* NULL: HF_ENDPOINT, else https://huggingface.co */
     unsigned connections;  /* 0: HUB_CONNECTIONS */
@@ -62,6 +61,15 @@ void hub_tree_release(struct hub_tree *t);
 const struct hub_file *hub_tree_find(const struct hub_tree *t, const char *path); /* NULL: not there */
 /* The address of one file, into ret (appended): ENDPOINT/REPO/resolve/REVISION/PATH, each part escaped. */
 int hub_url(const struct hub *h, const char *repo, const char *revision, const char *path, struct buf *ret, struct err *err) BASE_MUST_USE;
+
+/* The same for a plain server: FOLDER/PATH, with PATH escaped. */
+int hub_web_url(const char *folder, const char *path, struct buf *ret, struct err *err) BASE_MUST_USE;
+#define HUB_FRAGMENTS_MAX 999
+/* True when path is fragment no (from 1) of count of file: "FILE.part1of3". */
+bool hub_fragment(struct str path, const char *file, uint32_t *ret_no, uint32_t *ret_count);
+/* What an hf: model of the fleet is at its revision at this moment: its commit, and exactly the files that it names; of one that was cut into fragments those. Strings are in a or m's; source is left to the caller. -ENOENT names a file
+ * that is not there; else as hub_tree. */
+int hub_resolve(struct hub *h, const struct fleet_model *m, struct arena *a, struct fleet_lock_model *ret, struct err *err) BASE_MUST_USE;
 
 /* ---- fetching -------------------------------------------------------------------------------------------------------- */
 
