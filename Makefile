@@ -73,6 +73,9 @@ $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(FLAGS) -c -o $@ $<
 
+# The page's files are part of this object.
+$(BUILD)/obj/src/up/up_web.o: $(wildcard web/*)
+
 $(LIB): $(filter-out $(BUILD)/obj/$(MAIN:.c=.o),$(OBJ))
 	@rm -f $@
 	ar rcs $@ $^

@@ -120,7 +120,7 @@ void up_control_stats(struct up *u)
 
 void up_control_answer(struct up *u, uint64_t serial, unsigned status, struct str body)
 {
-    struct httpio_exchange *x = take_kept(u, UP_WANTS_ANSWER, serial);
+    struct httpio_exchange *x = up_web_answer(u, serial, status, body) ? NULL : take_kept(u, UP_WANTS_ANSWER, serial);
     if (x)
         httpio_respond(x, status, "application/json", body);
     wait_no_more(u);
@@ -333,8 +333,11 @@ static const char *may_not(const struct httpio_exchange *x, const struct http_he
     pid_t pid;
     uid_t uid;
     *ret_admin = httpio_exchange_cred(x, &pid, &uid) < 0;
+    bool acts = !str_eq_c(head->method, "GET") && !str_eq_c(head->method, "HEAD");
+    if (*ret_admin && (!is_meant(head) || (acts && !up_web_may_act(head))))
+        return "the admin listener is asked by its address or as localhost, and by its own pages";
     if (*ret_admin)
-        return is_meant(head) ? NULL : "the admin listener is asked by its address or as localhost, and by its own pages";
+        return NULL;
     return uid == 0 || uid == geteuid() ? NULL : "this socket serves the account that started the fleet, and root";
 }
 
@@ -360,9 +363,16 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
             return;
         }
     }
+    if (admin && up_web_request(u, x, head))
+        return;
     base_autobuf struct buf text = BUF_INIT(1024);
     buf_addf(&text, "there are GET /status, GET /metrics, GET /requests, GET /requests/ID, POST /requests/ID/cancel, POST /drain, POST /resume%s", admin ? "" : ", POST /down and POST /restart");
     answer_error(x, 404, buf_status(&text) == 0 ? text.ptr : "not here");
+}
+
+static void on_writable(void *ctx, struct httpio_exchange *x)
+{
+    up_web_drained(ctx, x);
 }
 
 /* A client that left before its answer. */
@@ -370,6 +380,7 @@ static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
 {
     struct up *u = ctx;
     (void)completed;
+    up_web_done(u, x);
     for (struct up_request **at = &u->control.requests; *at; at = &(*at)->next) {
         struct up_request *r = *at;
         if (r->x != x)
@@ -382,7 +393,7 @@ static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
 
 int up_control_open(struct up *u, struct err *err)
 {
-    static const struct httpio_server_ops ops = {.on_request = on_request, .on_done = on_done};
+    static const struct httpio_server_ops ops = {.on_request = on_request, .on_drain = on_writable, .on_done = on_done};
     struct httpio_limits limits = HTTPIO_LIMITS_DEFAULT;
     limits.connections = 64;
     struct net_addr a;
@@ -408,6 +419,7 @@ void up_control_close(struct up *u)
     /* Its exchanges end here, and each takes its request out of the list. */
     u->control.server = httpio_server_free(u->control.server);
     os_closep(&u->control.admin_fd);
+    up_web_close(u);
     if (u->loop)
         u->control.timer = net_timer_close(u->control.timer);
     if (u->paths.sock && u->lock_fd >= 0)

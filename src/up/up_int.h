@@ -7,6 +7,7 @@
  *   up_router.c   the router: what it is told and says, which worker serves, starting one again
  *   up_worker.c   one worker process: spawn, channel, end
  *   up_control.c  the control socket's server, rolling restarts
+ *   up_web.c      the page of the admin listener, in web/
  *   up_status.c   the status as JSON, of a running fleet and of one that is down
  *   up_manager.c  what the service manager is told
  *   up_say.c      what a person sees: progress, messages, the table
@@ -105,6 +106,14 @@ struct up_control {
     uint64_t serial;         /* of the last question to the router */
 };
 
+/* Who looks at the page. */
+struct up_looker;
+struct up_web {
+    struct up_looker *lookers;
+    struct net_timer *timer; /* NULL until the first one looks */
+    uint64_t serial;         /* of the question that is open at the router; 0 none */
+};
+
 /* A rolling restart: services one after the other. */
 struct up_restart {
     struct up_service *at; /* NULL: none */
@@ -135,6 +144,7 @@ struct up {
     struct run_env env;
     struct up_router router;
     struct up_control control;
+    struct up_web web;
     struct up_restart restart;
 
     enum up_phase phase;
@@ -208,6 +218,17 @@ void up_restart_step(struct up *u, struct run_service *s);
 /* Ends a rolling restart with a failure; text NULL: none is under way or it went well. */
 void up_restart_end(struct up *u, const char *text);
 void up_control_close(struct up *u);
+
+/* ---- up_web.c ---- */
+/* Serves a page, or begins a stream of events. False: the path is nothing of the page's. */
+bool up_web_request(struct up *u, struct httpio_exchange *x, const struct http_head *head);
+/* Whether a request that acts was meant: one from a browser must have the field that the page sends, and no form can. */
+bool up_web_may_act(const struct http_head *head);
+/* The router has answered; true when the page had asked. */
+bool up_web_answer(struct up *u, uint64_t serial, unsigned status, struct str body);
+void up_web_drained(struct up *u, struct httpio_exchange *x);
+void up_web_done(struct up *u, struct httpio_exchange *x);
+void up_web_close(struct up *u); /* after the server was freed */
 
 /* ---- up_status.c ---- */
 /* u NULL: a fleet that is down. */
