@@ -8,7 +8,7 @@
 #include <proxy/proxy.h>
 #include <up/up.h>
 
-#define LISTEN_MAX 16 /* sockets of one worker */
+#define LISTEN_MAX FLEET_ROUTER_LOOPS_MAX /* sockets of one worker */
 
 static int run_route(const struct cmd *c, int argc, char **argv)
 {
@@ -59,7 +59,10 @@ static int run_worker(const struct cmd *c, int argc, char **argv)
     size_t n = 0;
     if (!cmd_parse(c, argc, argv, 0, 0, &a, &code))
         return code;
-    const char *text;
+    const char *text = cmd_value(c, &a, "loops");
+    uint64_t loops = 1;
+    if (text && (str_to_u64(str_of(text), &loops) < 0 || loops == 0 || loops > FLEET_ROUTER_LOOPS_MAX))
+        return cmd_usage(c, "'%s' is no number of loops", text);
     while ((text = cmd_value_at(c, &a, "listen-fd", n))) {
         if (n == LISTEN_MAX || !to_fd(text, &fds[n]))
             return cmd_usage(c, "'%s' is no descriptor to listen on", text);
@@ -68,15 +71,16 @@ static int run_worker(const struct cmd *c, int argc, char **argv)
     if (n == 0 || !to_fd(cmd_value(c, &a, "channel-fd"), &channel))
         return cmd_usage(c, "a channel and at least one listening descriptor are needed");
     struct err err;
-    return proxy_worker(channel, fds, n, &err) < 0 ? cmd_fail(CMD_FAILED, &err) : CMD_OK;
+    return proxy_worker(channel, fds, n, (unsigned)loops, &err) < 0 ? cmd_fail(CMD_FAILED, &err) : CMD_OK;
 }
 
 const struct cmd cmd_route_worker = {
     .name = "_route",
-    .synopsis = "--channel-fd FD --listen-fd FD...",
+    .synopsis = "--channel-fd FD [--loops N] --listen-fd FD...",
     .summary = "the router's worker process",
     .description = "Started by 'berth up'. Serves the listening descriptors as the channel's configuration says and ends with the channel.",
-    .options = {{0, "channel-fd", "FD", "connected socket to the supervisor"}, {0, "listen-fd", "FD", "listening socket; may be repeated"}},
+    .options = {{0, "channel-fd", "FD", "connected socket to the supervisor"}, {0, "listen-fd", "FD", "listening socket; may be repeated"},
+                {0, "loops", "N", "event loops that share the sockets (default 1)"}},
     .hidden = true,
     .run = run_worker,
 };

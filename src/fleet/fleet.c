@@ -101,6 +101,7 @@ static int read_router(struct fleet_reader *r)
     struct fleet_router *router = &r->fleet->router;
     router->address = ROUTER_ADDRESS;
     router->port = ROUTER_PORT;
+    router->loops = 1;
     const struct yaml_node *n = yaml_get(r->root, "router");
     if (!n)
         return 0;

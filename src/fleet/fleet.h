@@ -10,6 +10,7 @@
 
 #include <base/base.h>
 
+#define FLEET_ROUTER_LOOPS_MAX 64 /* one for each core, and a router that needs more is not on one machine */
 #define FLEET_NAME_MAX 63     /* of hosts, services, models, runtimes, endpoints: they become paths, unit names and labels */
 #define FLEET_HEADERS_MAX 16 /* conversation headers of the router: each is looked for in each request */
 #define FLEET_MODEL_NAME_MAX 255 /* of endpoints and aliases: what clients write in "model" */
@@ -191,6 +192,7 @@ struct fleet_router {
     const char *keys_file;         /* absolute; NULL: clients need no key */
     const char *const *cors;       /* origins whose pages may ask: "https://chat.example" */
     size_t n_cors;
+    uint32_t loops;                /* threads that serve clients: 1 */
     struct fleet_pos pos;
 };
 

@@ -152,6 +152,7 @@ static const struct fleet_key router_keys[] = {
     {.name = "listen", .type = FLEET_T_OWN, .read = fleet_read_listen},
     {.name = "group", .type = FLEET_T_TEXT, .at = AT(fleet_router, group), .check = fleet_check_word},
     {.name = "tls", .type = FLEET_T_OWN, .read = fleet_read_tls},
+    {.name = "loops", .type = FLEET_T_NUMBER, .at = AT(fleet_router, loops), .set_at = FLEET_NOWHERE, .min = 1, .max = FLEET_ROUTER_LOOPS_MAX},
     {.name = "unit", .type = FLEET_T_OWN, .read = fleet_read_router_unit},
     {.name = "conversation-headers", .type = FLEET_T_LIST, .at = AT(fleet_router, conversation_headers), .set_at = AT(fleet_router, n_conversation_headers), .min = 1,
      .max = FLEET_HEADERS_MAX, .check = fleet_check_header},

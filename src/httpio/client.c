@@ -167,11 +167,11 @@ static void write_request(struct httpio_call *k, struct str body)
 static int start(struct httpio_call *k, bool reuse, struct str body, struct err *err)
 {
     struct httpio_client *c = k->client;
-    struct httpio_link *l = reuse ? httpio_pool_take(c, &k->addr) : NULL;
+    struct httpio_link *l = reuse ? httpio_pool_take(c, &k->addr, k->epoch) : NULL;
     int r;
 
     if (!l) {
-        r = httpio_pool_connect(c, &k->addr, &l, err);
+        r = httpio_pool_connect(c, &k->addr, k->epoch, &l, err);
         if (r < 0)
             return r;
         k->connect_due = c->options.connect_ms ? httpio_later(net_loop_now_ms(c->loop), c->options.connect_ms) : UINT64_MAX;
@@ -307,6 +307,7 @@ static struct httpio_call *call_new(struct httpio_client *c, const struct httpio
     k->connect_due = UINT64_MAX;
     k->head_due = r->timeout_ms ? httpio_later(now, r->timeout_ms) : UINT64_MAX;
     k->stall_ms = r->stall_ms;
+    k->epoch = r->epoch;
     memcpy(k->head, head.ptr, head.len);
     return k;
 }

@@ -44,6 +44,7 @@ struct httpio_peer {
     struct net_addr addr;
     size_t n_links, n_idle;
     unsigned generation; /* links of an earlier one are not kept */
+    uint64_t epoch;      /* of its links, as callers count */
     LIST_HEAD(, httpio_link) idle; /* the latest first: it is the least likely to be closed by the peer */
     LIST_ENTRY(httpio_peer) link;
 };
@@ -69,7 +70,7 @@ struct httpio_call {
     struct net_addr addr;
     char *body; /* copy of the request's body for a second try */
     size_t body_len;
-    uint64_t connect_due, head_due, stall_ms, last_ms;
+    uint64_t epoch, connect_due, head_due, stall_ms, last_ms;
     LIST_ENTRY(httpio_call) link;
     size_t head_len;
     char head[];
@@ -94,10 +95,10 @@ struct httpio_client {
 void httpio_client_unref(struct httpio_client *c);
 
 /* ---- pool.c ---- */
-/* An idle link to the address that is certainly open and quiet, made busy; NULL: there is none. */
-struct httpio_link *httpio_pool_take(struct httpio_client *c, const struct net_addr *a);
+/* An idle link to the address that is certainly open and quiet, made busy; NULL: there is none. Links of another epoch are closed. */
+struct httpio_link *httpio_pool_take(struct httpio_client *c, const struct net_addr *a, uint64_t epoch);
 /* A new link, which connects. */
-int httpio_pool_connect(struct httpio_client *c, const struct net_addr *a, struct httpio_link **ret, struct err *err) BASE_MUST_USE;
+int httpio_pool_connect(struct httpio_client *c, const struct net_addr *a, uint64_t epoch, struct httpio_link **ret, struct err *err) BASE_MUST_USE;
 /* The link's call is over: keeps it when it may be used again, else closes it. */
 void httpio_pool_give(struct httpio_link *l, bool clean);
 void httpio_link_kill(struct httpio_link *l);

@@ -18,10 +18,11 @@ struct httpio_limits {
     uint64_t body_stall_ms;   /* no byte of a body that is being read: 60 s */
     uint64_t write_stall_ms;  /* no progress of what is being sent: 60 s */
     size_t connections;       /* open at once: 4096, or as many as half of the process's descriptors serve; more are answered 503 and closed */
+    unsigned servers;         /* that share the process's descriptors: 1 */
     size_t send_high_bytes;   /* queued bytes above which httpio_send asks the owner to wait: 256 KiB */
 };
 #define HTTPIO_LIMITS_DEFAULT \
-    ((struct httpio_limits){.head_ms = 10000, .idle_ms = 60000, .body_stall_ms = 60000, .write_stall_ms = 60000, .connections = 4096, .send_high_bytes = 262144})
+    ((struct httpio_limits){.head_ms = 10000, .idle_ms = 60000, .body_stall_ms = 60000, .write_stall_ms = 60000, .connections = 4096, .servers = 1, .send_high_bytes = 262144})
 
 /* A field to be sent. A list is an array with its length. */
 #define HTTPIO_FIELD(n, v) ((struct http_field){.name = (n), .value = (v)})
@@ -123,6 +124,7 @@ struct httpio_request {
     bool body_follows;    /* body bytes come by httpio_call_send and end with httpio_call_end */
     int64_t body_length;  /* with body_follows: exact length of all of it, or -1 for chunked; a body that turns out otherwise fails the call */
     bool fresh;           /* no reused connection */
+    uint64_t epoch;       /* a kept connection that was made for another epoch of the address is not used (a replica that was restarted) */
     uint64_t timeout_ms;  /* until the response's head; 0 none */
     uint64_t stall_ms;    /* without any byte of the response's body; 0 none */
 };

@@ -76,16 +76,20 @@ static struct httpio_peer *find_peer(struct httpio_client *c, const struct net_a
     return NULL;
 }
 
-static struct httpio_peer *need_peer(struct httpio_client *c, const struct net_addr *a)
+static struct httpio_peer *need_peer(struct httpio_client *c, const struct net_addr *a, uint64_t epoch)
 {
     struct httpio_peer *p = find_peer(c, a);
 
-    if (p)
+    if (p) {
+        p->generation += p->epoch != epoch;
+        p->epoch = epoch;
         return p;
+    }
     p = calloc(1, sizeof(*p));
     if (!p)
         return NULL;
     p->addr = *a;
+    p->epoch = epoch;
     LIST_INIT(&p->idle);
     LIST_INSERT_HEAD(&c->peers, p, link);
     return p;
@@ -125,9 +129,9 @@ void httpio_link_kill(struct httpio_link *l)
     drop_empty_peer(p);
 }
 
-int httpio_pool_connect(struct httpio_client *c, const struct net_addr *a, struct httpio_link **ret, struct err *err)
+int httpio_pool_connect(struct httpio_client *c, const struct net_addr *a, uint64_t epoch, struct httpio_link **ret, struct err *err)
 {
-    struct httpio_peer *p = need_peer(c, a);
+    struct httpio_peer *p = need_peer(c, a, epoch);
     struct httpio_link *l = p ? calloc(1, sizeof(*l)) : NULL;
     int r = -ENOMEM;
 
@@ -159,7 +163,7 @@ int httpio_pool_connect(struct httpio_client *c, const struct net_addr *a, struc
     return 0;
 }
 
-struct httpio_link *httpio_pool_take(struct httpio_client *c, const struct net_addr *a)
+struct httpio_link *httpio_pool_take(struct httpio_client *c, const struct net_addr *a, uint64_t epoch)
 {
     struct httpio_peer *p = find_peer(c, a);
     uint64_t now = net_loop_now_ms(c->loop);
@@ -168,7 +172,7 @@ struct httpio_link *httpio_pool_take(struct httpio_client *c, const struct net_a
     /* Killing a peer's last link frees the peer. */
     for (size_t n = p ? p->n_idle : 0; n > 0; n--) {
         l = LIST_FIRST(&p->idle);
-        if (now < l->idle_due && net_stream_quiet(l->stream)) {
+        if (p->epoch == epoch && now < l->idle_due && net_stream_quiet(l->stream)) {
             leave_idle(l);
             l->state = LINK_BUSY;
             return l;

@@ -17,11 +17,13 @@ static void look(void *ctx);
 
 /* For each connection there may be another one of ours that answers it; some descriptors are for everything else. Without a limit of our own, clients that wait would hold those
  * that are needed to answer them. */
-static size_t connections_max(size_t wanted)
+static size_t connections_max(size_t wanted, unsigned servers)
 {
     size_t possible = os_fds_max() / 2;
 
     possible = possible > HTTPIO_FDS_ELSE ? possible - HTTPIO_FDS_ELSE : 1;
+    if (servers > 1)
+        possible = (possible + servers - 1) / servers;
     return wanted == 0 || possible < wanted ? possible : wanted;
 }
 
@@ -33,7 +35,7 @@ struct httpio_server *httpio_server_new(struct net_loop *l, const struct httpio_
         return NULL;
     assert(ops->on_request && ops->on_done);
     *s = (struct httpio_server){.magic = HTTPIO_MAGIC_SERVER, .refs = 1, .loop = l, .limits = *limits, .ops = *ops, .ctx = ctx, .drain_due = UINT64_MAX};
-    s->limits.connections = connections_max(limits->connections);
+    s->limits.connections = connections_max(limits->connections, limits->servers);
     LIST_INIT(&s->ports);
     LIST_INIT(&s->conns);
     LIST_INIT(&s->late);

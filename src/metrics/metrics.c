@@ -4,6 +4,9 @@
  * values may come from clients; the number of series and the length of values are bounded, so neither memory nor the longest
  * chain of a bucket can grow without end.
  *
+ * Series are only ever added: a new one is complete before it is linked, at the head of its bucket and at the end of its family, so that readers need no lock. A text may show a histogram between two of its
+ * numbers; its count is therefore summed from its buckets.
+ *
  * The text is the Prometheus exposition format 0.0.4. A scraper refuses a whole page for one byte that is not UTF-8, so such
  * bytes in a label value are shown as '?'.
  */
@@ -11,29 +14,33 @@
 
 #include <assert.h>
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 struct metrics_series {
     const struct metrics_desc *desc;
-    struct metrics_series *next;      /* of the family */
-    struct metrics_series *collision; /* of the bucket */
+    _Atomic(struct metrics_series *) next; /* of the family */
+    struct metrics_series *collision;      /* of the bucket */
     uint32_t hash;
-    uint64_t count; /* counter's value; histogram's observations */
-    double value;   /* gauge's value; histogram's sum */
-    uint64_t *buckets;                       /* histogram: observations at most bounds[i], not cumulative */
+    _Atomic uint64_t count;   /* counter's value */
+    _Atomic double value;     /* gauge's value; histogram's sum */
+    _Atomic uint64_t *buckets;               /* histogram: observations at most bounds[i], not cumulative */
     const char *values[METRICS_LABELS_MAX];  /* into the same block of memory */
 };
 
 struct family {
-    struct metrics_series *first, **end;
+    _Atomic(struct metrics_series *) first;
+    struct metrics_series *last;
 };
 
 struct bucket {
-    struct metrics_series *first;
+    _Atomic(struct metrics_series *) first;
 };
 
 struct metrics {
     const struct metrics_desc *descs;
     size_t n, n_series, series_max;
+    pthread_mutex_t making; /* held while a series is added */
     uint32_t mask;
     struct bucket *table;
     struct family families[];
@@ -60,8 +67,7 @@ struct metrics *metrics_new(const struct metrics_desc *descs, size_t n, size_t s
         return NULL;
     }
     *m = (struct metrics){.descs = descs, .n = n, .series_max = series_max, .mask = size - 1, .table = table};
-    for (size_t i = 0; i < n; i++)
-        m->families[i].end = &m->families[i].first;
+    (void)pthread_mutex_init(&m->making, NULL); /* cannot fail without attributes */
     return m;
 }
 
@@ -75,6 +81,7 @@ struct metrics *metrics_free(struct metrics *m)
             free(s);
         }
     free(m->table);
+    (void)pthread_mutex_destroy(&m->making);
     free(m);
     return NULL;
 }
@@ -116,7 +123,7 @@ static struct metrics_series *make(const struct metrics_desc *d, const char *con
     if (!s)
         return NULL;
     s->desc = d;
-    s->buckets = (uint64_t *)(s + 1);
+    s->buckets = (_Atomic uint64_t *)(s + 1);
     char *to = (char *)(s->buckets + n_buckets);
     for (size_t i = 0; i < n; i++) {
         s->values[i] = memcpy(to, values[i], lens[i] + 1);
@@ -125,28 +132,41 @@ static struct metrics_series *make(const struct metrics_desc *d, const char *con
     return s;
 }
 
+static struct metrics_series *find(struct metrics *m, const struct metrics_desc *d, uint32_t h, const char *const *values, size_t n)
+{
+    struct metrics_series *s = atomic_load_explicit(&m->table[h & m->mask].first, memory_order_acquire);
+    while (s && (s->hash != h || !same(s, d, values, n)))
+        s = s->collision;
+    return s;
+}
+
+static void add(struct metrics *m, size_t index, struct metrics_series *s)
+{
+    struct bucket *bucket = &m->table[s->hash & m->mask];
+    struct family *f = &m->families[index];
+    m->n_series++;
+    s->collision = atomic_load_explicit(&bucket->first, memory_order_relaxed);
+    atomic_store_explicit(&bucket->first, s, memory_order_release);
+    atomic_store_explicit(f->last ? &f->last->next : &f->first, s, memory_order_release);
+    f->last = s;
+}
+
 struct metrics_series *metrics_get(struct metrics *m, size_t index, const char *const *values)
 {
     assert(index < m->n);
     const struct metrics_desc *d = &m->descs[index];
     size_t n = n_labels(d);
     uint32_t h = hash_of(index, values, n);
-    struct bucket *bucket = &m->table[h & m->mask];
-    for (struct metrics_series *s = bucket->first; s; s = s->collision)
-        if (s->hash == h && same(s, d, values, n))
-            return s;
-    if (m->n_series == m->series_max)
-        return NULL;
-    struct metrics_series *s = make(d, values, n);
-    if (!s)
-        return NULL;
-    m->n_series++;
-    s->hash = h;
-    s->collision = bucket->first;
-    bucket->first = s;
-    struct family *f = &m->families[index];
-    *f->end = s;
-    f->end = &s->next;
+    struct metrics_series *s = find(m, d, h, values, n);
+    if (s)
+        return s;
+    (void)pthread_mutex_lock(&m->making);
+    s = find(m, d, h, values, n); /* another thread may have been faster */
+    if (!s && m->n_series < m->series_max && (s = make(d, values, n))) {
+        s->hash = h;
+        add(m, index, s);
+    }
+    (void)pthread_mutex_unlock(&m->making);
     return s;
 }
 
@@ -155,7 +175,7 @@ void metrics_add(struct metrics_series *s, uint64_t n)
     if (!s)
         return;
     assert(s->desc->type == METRICS_COUNTER);
-    s->count += n;
+    atomic_fetch_add_explicit(&s->count, n, memory_order_relaxed);
 }
 
 void metrics_set(struct metrics_series *s, double v)
@@ -163,7 +183,7 @@ void metrics_set(struct metrics_series *s, double v)
     if (!s)
         return;
     assert(s->desc->type == METRICS_GAUGE);
-    s->value = v;
+    atomic_store_explicit(&s->value, v, memory_order_relaxed);
 }
 
 void metrics_observe(struct metrics_series *s, double v)
@@ -174,14 +194,25 @@ void metrics_observe(struct metrics_series *s, double v)
     size_t i = 0;
     while (i < s->desc->n_bounds && v > s->desc->bounds[i])
         i++;
-    s->buckets[i]++;
-    s->count++;
-    s->value += v;
+    atomic_fetch_add_explicit(&s->buckets[i], 1, memory_order_relaxed);
+    double sum = atomic_load_explicit(&s->value, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(&s->value, &sum, sum + v, memory_order_relaxed, memory_order_relaxed))
+        continue;
+}
+
+static uint64_t observations(const struct metrics_series *s)
+{
+    uint64_t n = 0;
+    for (size_t i = 0; i <= s->desc->n_bounds; i++)
+        n += atomic_load_explicit(&s->buckets[i], memory_order_relaxed);
+    return n;
 }
 
 uint64_t metrics_count(const struct metrics_series *s)
 {
-    return s ? s->count : 0;
+    if (!s)
+        return 0;
+    return s->desc->type == METRICS_HISTOGRAM ? observations(s) : atomic_load_explicit(&s->count, memory_order_relaxed);
 }
 
 /* ---- exposition text ------------------------------------------------------------------------------------ */
@@ -247,7 +278,7 @@ static void add_histogram(struct buf *out, const struct metrics_desc *d, const s
 {
     uint64_t sum = 0;
     for (size_t i = 0; i <= d->n_bounds; i++) {
-        sum += s ? s->buckets[i] : 0;
+        sum += s ? atomic_load_explicit(&s->buckets[i], memory_order_relaxed) : 0;
         add_name(out, d, "_bucket", s, i < d->n_bounds ? &d->bounds[i] : &(double){INFINITY});
         add_count(out, sum);
     }
@@ -255,7 +286,7 @@ static void add_histogram(struct buf *out, const struct metrics_desc *d, const s
     add_number(out, s ? s->value : 0);
     buf_add_char(out, '\n');
     add_name(out, d, "_count", s, NULL);
-    add_count(out, s ? s->count : 0);
+    add_count(out, sum);
 }
 
 /* s is NULL for a family without labels that nothing was counted in yet. */
@@ -264,7 +295,7 @@ static void add_series(struct buf *out, const struct metrics_desc *d, const stru
     switch (d->type) {
     case METRICS_COUNTER:
         add_name(out, d, "", s, NULL);
-        add_count(out, s ? s->count : 0);
+        add_count(out, metrics_count(s));
         break;
     case METRICS_GAUGE:
         add_name(out, d, "", s, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * metrics: counters, gauges and histograms declared in one table, and their Prometheus exposition text. No I/O, no clock. A metrics set belongs to
- * one thread; values are plain integers.
+ * metrics: counters, gauges and histograms declared in one table, and their Prometheus exposition text. No I/O, no clock. Any thread may count in a set and write its text: values are
+ * atomic, series are found without a lock. Making and freeing a set belong to one thread, while no other uses it.
  */
 #pragma once
 

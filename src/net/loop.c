@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The loop and its small objects: timers, signals, watched descriptors. Each wraps one libuv handle and is freed by that handle's close callback, so that
+ * The loop and its small objects: timers, signals, wakes, watched descriptors. Each wraps one libuv handle and is freed by that handle's close callback, so that
  * an object may be closed from within its own callback. net_loop_free walks the handles that are left and closes them the same way their owners would.
  */
 #include <assert.h>
@@ -28,6 +28,13 @@ struct net_signal {
 struct net_watch {
     uint32_t magic;
     uv_poll_t uv;
+    void (*cb)(void *ctx);
+    void *ctx;
+};
+
+struct net_wake {
+    uint32_t magic;
+    uv_async_t uv;
     void (*cb)(void *ctx);
     void *ctx;
 };
@@ -81,6 +88,9 @@ static void close_left(uv_handle_t *handle, void *arg)
         break;
     case NET_MAGIC_SIGNAL:
         (void)net_signal_close(handle->data);
+        break;
+    case NET_MAGIC_WAKE:
+        (void)net_wake_close(handle->data);
         break;
     case NET_MAGIC_WATCH:
         (void)net_watch_close(handle->data);
@@ -229,6 +239,60 @@ struct net_signal *net_signal_close(struct net_signal *s)
         return NULL;
     assert(s->magic == NET_MAGIC_SIGNAL);
     uv_close((uv_handle_t *)&s->uv, signal_closed);
+    return NULL;
+}
+
+/* ---- wakes ----------------------------------------------------------------------------------------------- */
+
+static void wake_cb(uv_async_t *uv)
+{
+    struct net_wake *w = uv->data;
+
+    assert(w->magic == NET_MAGIC_WAKE);
+    w->cb(w->ctx);
+}
+
+static void wake_closed(uv_handle_t *handle)
+{
+    struct net_wake *w = handle->data;
+
+    w->magic = NET_MAGIC_DEAD;
+    free(w);
+}
+
+int net_wake_new(struct net_loop *l, void (*cb)(void *ctx), void *ctx, struct net_wake **ret, struct err *err)
+{
+    struct net_wake *w;
+    int r;
+
+    if (l->closing)
+        return err_set(err, -ECANCELED, "the event loop is closing");
+    w = calloc(1, sizeof(*w));
+    if (!w)
+        return err_nomem(err);
+    *w = (struct net_wake){.magic = NET_MAGIC_WAKE, .cb = cb, .ctx = ctx};
+    r = uv_async_init(&l->uv, &w->uv, wake_cb);
+    if (r < 0) {
+        free(w);
+        return err_sys(err, r, "cannot make a wake of the event loop");
+    }
+    w->uv.data = w;
+    *ret = w;
+    return 0;
+}
+
+void net_wake_send(struct net_wake *w)
+{
+    assert(w->magic == NET_MAGIC_WAKE);
+    (void)uv_async_send(&w->uv); /* fails for no handle of ours */
+}
+
+struct net_wake *net_wake_close(struct net_wake *w)
+{
+    if (!w)
+        return NULL;
+    assert(w->magic == NET_MAGIC_WAKE);
+    uv_close((uv_handle_t *)&w->uv, wake_closed);
     return NULL;
 }
 

@@ -2,7 +2,7 @@
  *
  * net: the event loop, timers, signals, descriptors to watch, and TCP, TLS and unix streams, on libuv and OpenSSL. Owns every libuv handle's life: a caller holds an opaque pointer and gives it
  * back with the close function; memory is freed by the last close callback only. After *_close no callback of that object comes any more except a
- * stream's on_close. One loop, one thread: nothing here may be called from another thread.
+ * stream's on_close. One loop, one thread: nothing here may be called from another thread, but net_wake_send.
  */
 #pragma once
 
@@ -31,6 +31,12 @@ struct net_timer *net_timer_close(struct net_timer *t); /* takes NULL; returns N
 struct net_signal;
 int net_signal_new(struct net_loop *l, int signum, void (*cb)(void *ctx, int signum), void *ctx, struct net_signal **ret, struct err *err) BASE_MUST_USE;
 struct net_signal *net_signal_close(struct net_signal *s);
+
+/* Has another thread call cb on this loop's thread, soon. Sends before cb has begun may come as one call. */
+struct net_wake;
+int net_wake_new(struct net_loop *l, void (*cb)(void *ctx), void *ctx, struct net_wake **ret, struct err *err) BASE_MUST_USE;
+void net_wake_send(struct net_wake *w); /* from any thread, until net_wake_close */
+struct net_wake *net_wake_close(struct net_wake *w);
 
 /* Calls cb whenever fd is readable (or ended). The descriptor stays the caller's and must outlive the watch. Level-triggered. */
 struct net_watch;

@@ -93,7 +93,7 @@ void proxy_answer_heartbeat(struct proxy_request *r)
         return;
     if (!begun(r) && begin_stream(r) < 0)
         return;
-    r->sent_ms = net_loop_now_ms(r->proxy->loop);
+    r->sent_ms = net_loop_now_ms(r->lane->loop);
     metrics_add(metrics_get(r->proxy->metrics, PROXY_M_HEARTBEATS, NULL), 1);
     (void)httpio_send(r->x, dialect_heartbeat(r->dialect));
 }
@@ -102,7 +102,7 @@ void proxy_answer_heartbeat(struct proxy_request *r)
 
 static void send(struct proxy_request *r, struct str data)
 {
-    r->sent_ms = net_loop_now_ms(r->proxy->loop);
+    r->sent_ms = net_loop_now_ms(r->lane->loop);
     if (httpio_send(r->x, data) && r->call) {
         r->paused = true;
         httpio_call_read(r->call, false);
@@ -125,13 +125,13 @@ static bool commit(struct proxy_request *r, int64_t length)
         r->status = r->head->status;
     }
     r->passing = r->content = true;
-    r->content_ms = r->token_ms = net_loop_now_ms(p->loop);
+    r->content_ms = r->token_ms = net_loop_now_ms(r->lane->loop);
     see_phase(p->see, r->page, SEE_DECODE, r->content_ms);
     if (r->events)
         r->gaps = PROXY_M(p, PROXY_M_INTER_TOKEN, r->endpoint->name, r->last);
     metrics_observe(PROXY_M(p, PROXY_M_FIRST_BYTE, r->endpoint->name, r->last), (double)(r->content_ms - r->since_ms) / 1000);
     if (r->head->status < 500)
-        sched_proved(&r->ticket);
+        proxy_forward_proved(r);
     if (!r->sending) /* nobody else will get it */
         proxy_request_drop_body(r);
     send(r, buf_str(&r->held));
@@ -142,7 +142,7 @@ static bool commit(struct proxy_request *r, int64_t length)
 static void end_early(struct proxy_request *r, enum sched_result result, unsigned status, struct str text)
 {
     base_autobuf struct buf event = BUF_INIT(8192);
-    struct proxy *p = r->proxy;
+    struct proxy_lane *lane = r->lane;
     proxy_forward_leave(r, result);
     r->cut = true;
     if (r->events && http_sse_between(&r->sse) && text.len && dialect_error_event(r->dialect, status, text, &event) == 0) {
@@ -151,7 +151,7 @@ static void end_early(struct proxy_request *r, enum sched_result result, unsigne
     } else {
         httpio_abort(r->x);
     }
-    proxy_pump(p);
+    proxy_pump(lane);
 }
 
 static void break_off(struct proxy_request *r, const char *why)
@@ -198,7 +198,7 @@ static void on_head(void *ctx, const struct http_head *head)
 {
     struct proxy_request *r = ctx;
     unsigned status = head->status;
-    r->byte_ms = net_loop_now_ms(r->proxy->loop);
+    r->byte_ms = net_loop_now_ms(r->lane->loop);
     r->head = head;
     bool down = status == 502 || status == 503 || status == 504;
     if (r->ticket.leased && (down || status == 500 || status == 429) && proxy_forward_another(r)) {
@@ -218,12 +218,12 @@ static void on_head(void *ctx, const struct http_head *head)
 /* So many tokens came at once. */
 static void note_tokens(struct proxy_request *r, unsigned n)
 {
-    uint64_t now = net_loop_now_ms(r->proxy->loop);
+    uint64_t now = net_loop_now_ms(r->lane->loop);
     if (r->content && n)
         metrics_observe(r->gaps, (double)(now - r->token_ms) / 1000 / n);
     r->token_ms = now;
     see_tokens(r->proxy->see, r->page, n);
-    see_rate_add(&PROXY_PEER(r->ticket.replica)->rate, now, n);
+    proxy_numbers_tokens(r, n);
 }
 
 /* Events go on whole or in parts, as they come; what they say is only looked at. */
@@ -268,7 +268,7 @@ static void take_events(struct proxy_request *r, struct str data)
 static void on_body(void *ctx, struct str data)
 {
     struct proxy_request *r = ctx;
-    r->byte_ms = net_loop_now_ms(r->proxy->loop);
+    r->byte_ms = net_loop_now_ms(r->lane->loop);
     if (r->events) {
         take_events(r, data);
     } else if (r->content) {
@@ -294,7 +294,7 @@ static void end_in_stream(struct proxy_request *r)
 static void on_end(void *ctx)
 {
     struct proxy_request *r = ctx;
-    struct proxy *p = r->proxy;
+    struct proxy_lane *lane = r->lane;
     r->call = NULL;
     if (r->events && !r->content && !r->ended) {
         proxy_forward_failed(r, "empty", "its stream ended without content", true);
@@ -314,14 +314,14 @@ static void on_end(void *ctx)
         end_in_stream(r);
     else
         httpio_end(r->x);
-    proxy_pump(p);
+    proxy_pump(lane);
 }
 
 static void on_fail(void *ctx, enum httpio_failure f, const char *text)
 {
     static const char *const reasons[] = {[HTTPIO_CONNECT] = "connect", [HTTPIO_RESET] = "reset", [HTTPIO_CUT] = "cut", [HTTPIO_TIMEOUT] = "timeout", [HTTPIO_MALFORMED] = "malformed"};
     struct proxy_request *r = ctx;
-    struct proxy *p = r->proxy;
+    struct proxy_lane *lane = r->lane;
     r->call = NULL;
     r->sending = false;
     if (r->content) {
@@ -331,7 +331,7 @@ static void on_fail(void *ctx, enum httpio_failure f, const char *text)
     } else { /* a call of unknown effect that was perhaps carried out */
         proxy_forward_leave(r, SCHED_FAILED);
         proxy_request_fail(r, f == HTTPIO_TIMEOUT ? 504 : 502, "replica '%s': %s", r->last, text);
-        proxy_pump(p);
+        proxy_pump(lane);
     }
 }
 

@@ -17,11 +17,12 @@ static bool any_ready(const struct sched_ticket *t)
     return false;
 }
 
-/* Numbers the pages of those that wait, and counts for each peer who waits for it. */
-static void note_queue(struct proxy *p)
+/* Numbers the pages of those that wait, and counts for each peer who waits for it. Returns the time. */
+static uint64_t note_queue(struct proxy *p)
 {
-    uint64_t now = net_loop_now_ms(p->loop);
     size_t position = 0;
+    (void)pthread_mutex_lock(&p->lock);
+    uint64_t now = proxy_lane_now(p->lanes);
     for (size_t i = 0; i < p->n_peers; i++)
         p->peers[i]->waiting = 0;
     for (struct sched_ticket *t = sched_first(p->sched); t; t = t->next) {
@@ -31,13 +32,19 @@ static void note_queue(struct proxy *p)
         for (size_t i = 0; i < t->n_candidates; i++)
             PROXY_PEER(t->candidates[i])->waiting++;
     }
+    (void)pthread_mutex_unlock(&p->lock);
+    return now;
 }
 
 /* ---- answers -------------------------------------------------------------------------------------------------------- */
 
-static void write_replica(struct proxy *p, const struct proxy_peer *peer, const char *served, struct json_out *o)
+static void write_replica(struct proxy *p, const struct proxy_peer *at, const char *served, uint64_t now, struct json_out *o)
 {
-    uint64_t now = net_loop_now_ms(p->loop), read = peer->prompt_n + peer->cached_n;
+    (void)pthread_mutex_lock(&p->lock);
+    struct proxy_peer copy = *at;
+    (void)pthread_mutex_unlock(&p->lock);
+    const struct proxy_peer *peer = &copy;
+    uint64_t read = peer->prompt_n + peer->cached_n;
     json_out_obj(o, NULL);
     json_out_cstr(o, "name", peer->name);
     json_out_cstr(o, "served", served);
@@ -60,19 +67,23 @@ static void write_replica(struct proxy *p, const struct proxy_peer *peer, const 
 
 static int write_all(struct proxy *p, struct json_out *o)
 {
-    note_queue(p);
+    const struct proxy_config *c = p->config; /* only this thread changes it */
+    uint64_t now = note_queue(p);
+    (void)pthread_mutex_lock(&p->lock);
+    size_t waiting = sched_waiting(p->sched);
+    (void)pthread_mutex_unlock(&p->lock);
     json_out_obj(o, NULL);
     json_out_u64(o, "active", p->stats.active);
-    json_out_u64(o, "waiting", sched_waiting(p->sched));
+    json_out_u64(o, "waiting", waiting);
     json_out_u64(o, "total", p->stats.requests);
     json_out_u64(o, "retries", p->stats.retries);
     json_out_u64(o, "errors", p->stats.errors);
     json_out_arr(o, "replicas");
-    for (size_t i = 0; p->config && p->current && i < p->config->n_replicas; i++)
-        if (p->current[i])
-            write_replica(p, p->current[i], p->config->replicas[i].served, o);
+    for (size_t i = 0; c && c->peers && i < c->n_replicas; i++)
+        if (c->peers[i])
+            write_replica(p, c->peers[i], c->replicas[i].served, now, o);
     json_out_end(o);
-    int rc = see_write_all(p->see, net_loop_now_ms(p->loop), o);
+    int rc = see_write_all(p->see, now, o);
     json_out_end(o);
     return rc;
 }
@@ -86,23 +97,41 @@ static void write_error(struct json_out *o, const char *text)
 
 static unsigned write_one(struct proxy *p, uint64_t number, struct json_out *o)
 {
-    note_queue(p);
+    uint64_t now = note_queue(p);
     json_out_obj(o, NULL);
-    bool known = see_write_one(p->see, number, net_loop_now_ms(p->loop), o);
+    bool known = see_write_one(p->see, number, now, o);
     if (!known)
         json_out_cstr(o, "error", "no request of that number runs, or it ended too long ago");
     json_out_end(o);
     return known ? 200 : 404;
 }
 
+struct cancel_order {
+    uint64_t number;
+    bool found;
+};
+
+/* On the lane's thread nobody else ends its requests. */
+static void cancel_here(struct proxy_lane *l, void *arg)
+{
+    struct cancel_order *c = arg;
+    void *where;
+    struct proxy_request *r = see_owner(l->proxy->see, c->number, &where);
+    c->found = r != NULL;
+    if (r)
+        proxy_request_cancel(r);
+}
+
 static unsigned cancel(struct proxy *p, uint64_t number, struct json_out *o)
 {
-    struct proxy_request *r = see_owner(p->see, number);
-    if (!r) {
+    struct cancel_order c = {.number = number};
+    void *where;
+    if (see_owner(p->see, number, &where))
+        proxy_lane_do(where, cancel_here, &c);
+    if (!c.found) {
         write_error(o, "no request of that number is under way");
         return 404;
     }
-    proxy_request_cancel(r);
     json_out_obj(o, NULL);
     json_out_u64(o, "cancelled", number);
     json_out_end(o);

@@ -275,13 +275,14 @@ int proxy_config_parse(struct str text, struct proxy_config **ret, struct err *e
 
 struct proxy_config *proxy_config_ref(struct proxy_config *c)
 {
-    c->refs++;
+    atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
     return c;
 }
 
 struct proxy_config *proxy_config_unref(struct proxy_config *c)
 {
-    if (c && --c->refs == 0) {
+    if (c && atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) == 1) {
+        free(c->peers);
         c->arena = arena_free(c->arena);
         free(c);
     }

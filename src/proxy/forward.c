@@ -46,7 +46,7 @@ static int cut_body(struct proxy_request *r)
     }
     size_t off = r->model_len ? r->model_off : body.len, end = off + r->model_len;
     if (r->model_len) {
-        name = quote(r, PROXY_PEER(r->ticket.replica)->served);
+        name = quote(r, r->target.served);
         if (!name.len)
             return -ENOMEM;
     }
@@ -129,7 +129,8 @@ static int call(struct proxy_request *r, struct err *err)
         len += r->parts[i].len;
     bool large = len > PROXY_BODY_SMALL;
     struct httpio_request q = {
-        .addr = PROXY_PEER(r->ticket.replica)->addr,
+        .addr = r->target.addr,
+        .epoch = r->ticket.life,
         .method = head->method,
         .target = origin_form(head->target, &target),
         .fields = fields,
@@ -147,8 +148,8 @@ static int call(struct proxy_request *r, struct err *err)
     }
     if (buf_status(&target) < 0 || buf_status(&joined) < 0)
         return err_nomem(err);
-    r->byte_ms = net_loop_now_ms(r->proxy->loop);
-    rc = httpio_call(r->proxy->client, &q, &proxy_answer_ops, r, &r->call, err);
+    r->byte_ms = net_loop_now_ms(r->lane->loop);
+    rc = httpio_call(r->lane->client, &q, &proxy_answer_ops, r, &r->call, err);
     if (rc == 0 && large) {
         r->sending = true;
         proxy_forward_send(r);
@@ -163,63 +164,78 @@ void proxy_forward_leave(struct proxy_request *r, enum sched_result result)
     const struct dialect_usage *u = &r->usage;
     struct sched_outcome o = {.result = result, .content = r->content || u->known, .counted = u->known, .prompt_n = u->prompt_n, .cached_n = u->cached_n, .predicted_n = u->predicted_n,
                               .prompt_ms = u->prompt_ms};
-    sched_leave(r->proxy->sched, &r->ticket, &o, net_loop_now_ms(r->proxy->loop));
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    proxy_request_unhand(r);
+    sched_leave(r->proxy->sched, &r->ticket, &o, proxy_lane_now(r->lane));
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+}
+
+void proxy_forward_proved(struct proxy_request *r)
+{
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    sched_proved(&r->ticket);
+    (void)pthread_mutex_unlock(&r->proxy->lock);
 }
 
 bool proxy_forward_another(const struct proxy_request *r)
 {
-    for (size_t i = 0; i < r->ticket.n_candidates; i++)
-        if (r->candidates[i]->ready && i != r->ticket.index && !(r->ticket.tried[i / 64] >> (i % 64) & 1))
-            return true;
-    return false;
+    bool found = false;
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    for (size_t i = 0; i < r->ticket.n_candidates && !found; i++)
+        found = r->candidates[i]->ready && i != r->ticket.index && !(r->ticket.tried[i / 64] >> (i % 64) & 1);
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+    return found;
 }
 
 static void enter(struct proxy_request *r)
 {
-    see_phase(r->proxy->see, r->page, SEE_QUEUE, net_loop_now_ms(r->proxy->loop));
-    if (sched_enter(r->proxy->sched, &r->ticket, net_loop_now_ms(r->proxy->loop)) < 0) {
+    see_phase(r->proxy->see, r->page, SEE_QUEUE, net_loop_now_ms(r->lane->loop));
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    int rc = sched_enter(r->proxy->sched, &r->ticket, proxy_lane_now(r->lane));
+    if (rc < 0)
         r->turned_away = sched_waiting(r->proxy->sched) + 1;
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+    if (rc < 0)
         proxy_request_fail(r, 503, "too many requests are waiting (%zu)", r->turned_away - 1);
-    } else {
-        proxy_pump(r->proxy);
-    }
+    else
+        proxy_pump(r->lane);
 }
 
 /* Who may have it, and what it is part of. */
 static int make_ticket(struct proxy_request *r)
 {
-    static struct place_identity id; /* large, and of no use after this call; a router has one thread */
-    struct proxy *p = r->proxy;
+    struct place_identity *id = &r->lane->id;
     const struct http_head *head = httpio_exchange_head(r->x);
     const struct proxy_endpoint *e = r->endpoint;
     struct sched_ticket *t = &r->ticket;
-    place_identify(http_target_path(head->target), head, buf_str(&r->body), &r->config->names, p->seed, &id);
-    r->dialect = id.dialect;
-    r->stream = id.stream && id.dialect != PLACE_BATCH;
-    *t = (struct sched_ticket){.policy = e->policy, .hint = id.hint, .flow = id.flow, .tokens = id.tokens, .leased = id.dialect != PLACE_OTHER, .pinned = id.pinned, .seq = r->number,
+    place_identify(http_target_path(head->target), head, buf_str(&r->body), &r->config->names, r->proxy->seed, id);
+    r->dialect = id->dialect;
+    r->stream = id->stream && id->dialect != PLACE_BATCH;
+    *t = (struct sched_ticket){.policy = e->policy, .hint = id->hint, .flow = id->flow, .tokens = id->tokens, .leased = id->dialect != PLACE_OTHER, .pinned = id->pinned, .seq = r->number,
                                .slot = AFFINITY_NO_SLOT};
     r->candidates = calloc(e->n_replicas ? e->n_replicas : 1, sizeof(struct sched_replica *));
     t->tried = calloc(e->n_replicas / 64 + 1, sizeof *t->tried);
-    if (id.n)
-        r->chain = malloc(id.n * sizeof *r->chain);
-    if (!r->candidates || !t->tried || (id.n && !r->chain))
+    if (id->n)
+        r->chain = malloc(id->n * sizeof *r->chain);
+    if (!r->candidates || !t->tried || (id->n && !r->chain))
         return -ENOMEM;
-    if (id.n)
-        memcpy(r->chain, id.chain, id.n * sizeof *r->chain);
+    if (id->n)
+        memcpy(r->chain, id->chain, id->n * sizeof *r->chain);
     t->chain = r->chain;
-    t->n_chain = id.n;
-    for (size_t i = 0; p->current && i < e->n_replicas; i++)
-        if (p->current[e->replicas[i]])
-            r->candidates[t->n_candidates++] = &p->current[e->replicas[i]]->s;
+    t->n_chain = id->n;
+    struct proxy_peer **peers = r->config->peers;
+    for (size_t i = 0; peers && i < e->n_replicas; i++)
+        if (peers[e->replicas[i]])
+            r->candidates[t->n_candidates++] = &peers[e->replicas[i]]->s;
     t->candidates = r->candidates;
-    see_is(p->see, r->page, &(struct see_named){.endpoint = e->name, .api = place_dialect_name(id.dialect), .conversation = id.hint ? id.hint : id.n ? id.chain[0] : 0,
-                                                .prompt_tokens = id.dialect == PLACE_OTHER ? 0 : id.tokens, .stream = r->stream});
+    see_is(r->proxy->see, r->page, &(struct see_named){.endpoint = e->name, .api = place_dialect_name(id->dialect), .conversation = id->hint ? id->hint : id->n ? id->chain[0] : 0,
+                                                .prompt_tokens = id->dialect == PLACE_OTHER ? 0 : id->tokens, .stream = r->stream});
     return 0;
 }
 
 void proxy_forward(struct proxy_request *r)
 {
-    r->sent_ms = net_loop_now_ms(r->proxy->loop);
+    r->sent_ms = net_loop_now_ms(r->lane->loop);
     if (make_ticket(r) < 0) {
         proxy_request_fail(r, 503, "out of memory");
         return;
@@ -246,7 +262,7 @@ static void note_sent(struct proxy_request *r)
     const char *names[SCHED_WEIGHED_MAX];
     for (size_t i = 0; i < t->n_weighed; i++)
         names[i] = PROXY_PEER(t->weighed[i].replica)->name;
-    see_sent(r->proxy->see, r->page, t, names, net_loop_now_ms(r->proxy->loop));
+    see_sent(r->proxy->see, r->page, t, names, net_loop_now_ms(r->lane->loop));
 }
 
 void proxy_forward_go(struct proxy_request *r, bool expired)
@@ -290,8 +306,8 @@ void proxy_forward_failed(struct proxy_request *r, const char *reason, const cha
     metrics_add(PROXY_M(p, PROXY_M_RETRIES, r->last, reason), 1);
     see_failed(p->see, r->page, reason);
     t->tried[t->index / 64] |= UINT64_C(1) << (t->index % 64);
-    if (blame && p->on_failed)
-        p->on_failed(p->on_failed_ctx, r->last, t->generation, text);
+    if (blame)
+        proxy_tell_failed(r->lane, r->last, t->generation, text);
     proxy_answer_reset(r);
     buf_add_c(&r->held, text); /* for who has to say why */
     enter(r);
@@ -300,7 +316,7 @@ void proxy_forward_failed(struct proxy_request *r, const char *reason, const cha
 void proxy_forward_drained(struct proxy_request *r)
 {
     r->paused = false;
-    r->byte_ms = net_loop_now_ms(r->proxy->loop);
+    r->byte_ms = net_loop_now_ms(r->lane->loop);
     if (r->call)
         httpio_call_read(r->call, true);
 }

@@ -32,25 +32,43 @@ static int give_to_group(const char *path, const char *name, struct err *err)
     return chmod(path, 0660) < 0 ? err_sys(err, -errno, "cannot set the rights of '%s'", path) : 0;
 }
 
-int proxy_bind(const struct fleet *f, struct net_addr *ret, struct err *err)
+/* Several that share an address. The first one, which shares it with nobody, has shown that nobody else is there: those that share would not. */
+static int bind_shared(struct net_addr *a, int first, unsigned n, int *fds, struct err *err)
+{
+    (void)close(first);
+    for (unsigned i = 0; i < n; i++) {
+        fds[i] = net_listen_socket(a, true, err);
+        if (fds[i] < 0) {
+            int rc = fds[i];
+            while (i > 0)
+                (void)close(fds[--i]);
+            return rc;
+        }
+    }
+    return (int)n;
+}
+
+int proxy_bind(const struct fleet *f, int fds[FLEET_ROUTER_LOOPS_MAX], struct net_addr *ret, struct err *err)
 {
     struct net_addr a;
     int rc = proxy_address(f, &a, err);
     if (rc < 0)
         return rc;
-    int fd = net_listen_socket(&a, false, err);
-    if (fd < 0)
-        return fd;
+    fds[0] = net_listen_socket(&a, false, err);
+    if (fds[0] < 0)
+        return fds[0];
     if (f->router.group)
         rc = give_to_group(f->router.socket, f->router.group, err);
-    if (rc == 0 && net_socket_addr(fd, &a) < 0)
+    if (rc == 0 && net_socket_addr(fds[0], &a) < 0)
         rc = err_set(err, -EIO, "the router's socket has no address");
     if (rc < 0) {
-        close(fd);
+        (void)close(fds[0]);
         return rc;
     }
-    *ret = a;
-    return fd;
+    rc = a.unix_path || f->router.loops == 1 ? 1 : bind_shared(&a, fds[0], f->router.loops, fds, err);
+    if (rc > 0)
+        *ret = a;
+    return rc;
 }
 
 const char *proxy_url(const struct fleet *f, const struct net_addr *a, char out[PROXY_URL_TEXT])

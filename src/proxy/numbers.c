@@ -70,7 +70,8 @@ static void count_handshakes(const struct proxy *p)
 void proxy_stats(struct proxy *p, struct proxy_stats *ret)
 {
     double fullest = -1;
-    *ret = p->stats;
+    *ret = (struct proxy_stats){.requests = p->stats.requests, .retries = p->stats.retries, .errors = p->stats.errors, .active = p->stats.active};
+    (void)pthread_mutex_lock(&p->lock);
     for (size_t i = 0; p->config && i < p->config->n_endpoints; i++) {
         struct sched_room room;
         proxy_room(p, &p->config->endpoints[i], &room);
@@ -83,8 +84,10 @@ void proxy_stats(struct proxy *p, struct proxy_stats *ret)
         ret->slots = room.slots;
         ret->crowded = room.crowded;
     }
+    (void)pthread_mutex_unlock(&p->lock);
 }
 
+/* The lock is held. */
 static void measure_room(struct proxy *p)
 {
     for (size_t i = 0; p->config && i < p->config->n_endpoints; i++) {
@@ -103,7 +106,8 @@ int proxy_metrics(struct proxy *p, struct buf *out)
 {
     if (p->tls)
         count_handshakes(p);
-    uint64_t now = net_loop_now_ms(p->loop);
+    (void)pthread_mutex_lock(&p->lock);
+    uint64_t now = proxy_lane_now(p->lanes);
     metrics_set(metrics_get(p->metrics, PROXY_M_ACTIVE, NULL), (double)p->stats.active);
     metrics_set(metrics_get(p->metrics, PROXY_M_WAITING, NULL), (double)sched_waiting(p->sched));
     metrics_set(metrics_get(p->metrics, PROXY_M_INDEX, NULL), (double)affinity_bytes(p->affinity));
@@ -115,6 +119,7 @@ int proxy_metrics(struct proxy *p, struct buf *out)
         metrics_set(PROXY_M(p, PROXY_M_BUSY, peer->name), peer->s.active);
         metrics_set(PROXY_M(p, PROXY_M_SPEED, peer->name), peer->s.prefill_tps);
     }
+    (void)pthread_mutex_unlock(&p->lock);
     return metrics_text(p->metrics, out);
 }
 
@@ -132,6 +137,13 @@ void proxy_numbers_cancelled(const struct proxy_request *r)
     metrics_add(PROXY_M(r->proxy, PROXY_M_CANCELLED, phase(r)), 1);
 }
 
+void proxy_numbers_tokens(const struct proxy_request *r, uint64_t n)
+{
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    see_rate_add(&PROXY_PEER(r->ticket.replica)->rate, proxy_lane_now(r->lane), n);
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+}
+
 static void count_tokens(const struct proxy_request *r, const char *endpoint)
 {
     static const char *const kinds[] = {"prompt", "cached", "generated"};
@@ -141,11 +153,13 @@ static void count_tokens(const struct proxy_request *r, const char *endpoint)
     if (!r->usage.known || !r->ticket.replica)
         return;
     struct proxy_peer *peer = PROXY_PEER(r->ticket.replica);
+    (void)pthread_mutex_lock(&r->proxy->lock);
     peer->prompt_n += r->usage.prompt_n;
     peer->cached_n += r->usage.cached_n;
     peer->predicted_n += r->usage.predicted_n;
+    (void)pthread_mutex_unlock(&r->proxy->lock);
     if (!r->gaps) /* no stream that was counted as it passed */
-        see_rate_add(&peer->rate, net_loop_now_ms(r->proxy->loop), r->usage.predicted_n);
+        proxy_numbers_tokens(r, r->usage.predicted_n);
 }
 
 /* The end of its page. */
@@ -157,14 +171,14 @@ static void close_page(struct proxy_request *r, bool left, unsigned status, cons
     const char *outcome = r->cancelled ? "cancelled" : r->cut ? "cut" : left ? "left" : status >= 400 ? "error" : "ok";
     struct see_end end = {.status = status, .outcome = outcome, .counted = u->known, .prompt_n = u->prompt_n, .cached_n = u->cached_n, .predicted_n = u->predicted_n,
                           .prompt_ms = u->prompt_ms, .predicted_ms = u->predicted_ms};
-    if (see_end(p->see, r->page, &end, net_loop_now_ms(p->loop), &regret))
+    if (see_end(p->see, r->page, &end, net_loop_now_ms(r->lane->loop), &regret))
         metrics_observe(PROXY_M(p, PROXY_M_REGRET, endpoint, r->last), regret / 1000);
     r->page = NULL;
 }
 
 static void write_line(struct proxy_request *r, unsigned code)
 {
-    struct proxy *p = r->proxy;
+    struct proxy_lane *l = r->lane;
     const struct http_head *head = httpio_exchange_head(r->x);
     struct json_out *o = json_out_new();
     char at[CLK_RFC3339];
@@ -183,7 +197,7 @@ static void write_line(struct proxy_request *r, unsigned code)
     json_out_bool(o, "cut", r->cut);
     json_out_u64(o, "queue_ms", r->ticket.started_ms > r->ticket.entered_ms ? r->ticket.started_ms - r->ticket.entered_ms : 0);
     json_out_u64(o, "first_ms", r->content_ms ? r->content_ms - r->since_ms : 0);
-    json_out_u64(o, "ms", net_loop_now_ms(p->loop) - r->since_ms);
+    json_out_u64(o, "ms", net_loop_now_ms(l->loop) - r->since_ms);
     if (r->usage.known) {
         json_out_u64(o, "prompt_tokens", r->usage.prompt_n);
         json_out_u64(o, "cached_tokens", r->usage.cached_n);
@@ -191,23 +205,23 @@ static void write_line(struct proxy_request *r, unsigned code)
         json_out_u64(o, "generated_tokens", r->usage.predicted_n);
     }
     json_out_end(o);
-    size_t len = p->log.len;
-    if (json_out_finish(o, false, &p->log) == 0)
-        buf_add_char(&p->log, '\n');
+    size_t len = l->log.len;
+    if (json_out_finish(o, false, &l->log) == 0)
+        buf_add_char(&l->log, '\n');
     json_out_free(o);
-    if (buf_status(&p->log) < 0 || p->log.len - len == 0)
-        buf_clear(&p->log);
-    else if (p->log.len > PROXY_LOG_FLUSH)
-        proxy_log_flush(p);
+    if (buf_status(&l->log) < 0 || l->log.len - len == 0)
+        buf_clear(&l->log);
+    else if (l->log.len > PROXY_LOG_FLUSH)
+        proxy_log_flush(l);
     else
-        proxy_tick(p);
+        proxy_tick(l);
 }
 
-void proxy_log_flush(struct proxy *p)
+void proxy_log_flush(struct proxy_lane *l)
 {
-    if (p->on_log && p->log.len)
-        p->on_log(p->on_log_ctx, buf_str(&p->log));
-    buf_clear(&p->log);
+    if (l->proxy->on_log && l->log.len)
+        l->proxy->on_log(l->proxy->on_log_ctx, buf_str(&l->log));
+    buf_clear(&l->log);
 }
 
 void proxy_numbers_done(struct proxy_request *r, bool completed)
@@ -228,7 +242,7 @@ void proxy_numbers_done(struct proxy_request *r, bool completed)
     else if (left && !r->cancelled)
         metrics_add(PROXY_M(p, PROXY_M_CANCELLED, phase(r)), 1);
     else if (r->passing && completed)
-        metrics_observe(PROXY_M(p, PROXY_M_DURATION, endpoint, replica), (double)(net_loop_now_ms(p->loop) - r->since_ms) / 1000);
+        metrics_observe(PROXY_M(p, PROXY_M_DURATION, endpoint, replica), (double)(net_loop_now_ms(r->lane->loop) - r->since_ms) / 1000);
     if (r->last)
         count_tokens(r, endpoint);
     close_page(r, left, status, endpoint);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The router as a whole: made, configured, drained and freed; its replicas, and its clock: a timer that asks the scheduler again, and a tick while streams wait for signs of life.
+ * The router as a whole: made, configured, drained and freed by the thread that owns it; its replicas; and what its lanes tell the owner.
  */
 #include <errno.h>
 #include <sys/random.h>
@@ -8,37 +8,31 @@
 
 #include "proxy_int.h"
 
-static void on_wake(void *ctx)
-{
-    proxy_pump(ctx);
-}
-
-static void on_tick(void *ctx);
-
-int proxy_new(struct net_loop *l, struct proxy **ret, struct err *err)
+int proxy_new(struct net_loop *l, unsigned loops, struct proxy **ret, struct err *err)
 {
     struct proxy *p = calloc(1, sizeof *p);
     if (!p)
         return err_nomem(err);
-    p->loop = l;
+    (void)pthread_mutex_init(&p->lock, NULL); /* cannot fail without attributes */
     p->tick_ms = PROXY_TICK_MS;
     p->heartbeat_ms = PROXY_HEARTBEAT_MS;
     p->hang_ms = PROXY_HANG_MS;
     p->bodies_max = PROXY_BODIES_MAX;
-    p->log = BUF_INIT(1 << 20);
     /* Without randomness hashes are only less of a surprise. */
     base_ignore(getrandom(&p->seed, sizeof p->seed, GRND_NONBLOCK));
     p->see = see_new();
     p->metrics = metrics_new(proxy_metric_descs, PROXY_M_COUNT, PROXY_SERIES_MAX);
-    p->server = httpio_server_new(l, &HTTPIO_LIMITS_DEFAULT, &proxy_server_ops, p);
-    p->client = httpio_client_new(l, &HTTPIO_CLIENT_DEFAULT);
     p->affinity = affinity_new(AFFINITY_BYTES_MAX);
     p->sched = p->affinity ? sched_new(p->affinity) : NULL;
-    p->wake = net_timer_new(l, on_wake, p);
-    p->tick = net_timer_new(l, on_tick, p);
-    if (!p->metrics || !p->see || !p->server || !p->client || !p->sched || !p->wake || !p->tick) {
+    p->lanes = calloc(loops, sizeof *p->lanes);
+    int rc = p->metrics && p->see && p->sched && p->lanes ? 0 : err_nomem(err);
+    while (rc == 0 && p->n_lanes < loops) {
+        struct proxy_lane *lane = &p->lanes[p->n_lanes++];
+        rc = proxy_lane_init(p, lane, lane == p->lanes ? l : NULL, loops, err);
+    }
+    if (rc < 0) {
         proxy_free(p);
-        return err_nomem(err);
+        return rc;
     }
     *ret = p;
     return 0;
@@ -48,13 +42,11 @@ struct proxy *proxy_free(struct proxy *p)
 {
     if (!p)
         return NULL;
-    p->pumping = true; /* nobody is sent anywhere any more */
-    p->server = httpio_server_free(p->server);
-    p->client = httpio_client_free(p->client);
-    p->wake = net_timer_close(p->wake);
-    p->tick = net_timer_close(p->tick);
-    proxy_log_flush(p);
-    buf_release(&p->log);
+    for (unsigned i = 0; i < p->n_lanes; i++)
+        proxy_lane_stop(&p->lanes[i]);
+    for (unsigned i = 0; i < p->n_lanes; i++)
+        proxy_lane_release(&p->lanes[i]);
+    free(p->lanes);
     p->metrics = metrics_free(p->metrics);
     p->see = see_free(p->see);
     p->config = proxy_config_unref(p->config);
@@ -63,19 +55,34 @@ struct proxy *proxy_free(struct proxy *p)
         free(p->peers[i]);
     }
     free(p->peers);
-    free(p->current);
     p->sched = sched_free(p->sched);
     p->affinity = affinity_free(p->affinity);
     p->tls = net_tls_unref(p->tls);
+    (void)pthread_mutex_destroy(&p->lock);
     free(p);
     return NULL;
 }
 
+/* ---- listening and draining ------------------------------------------------------------------------------- */
+
+struct listen_order {
+    int fd, rc;
+    struct err *err;
+};
+
+static void lane_listen(struct proxy_lane *l, void *arg)
+{
+    struct listen_order *o = arg;
+    struct net_addr a;
+    bool local = net_socket_addr(o->fd, &a) == 0 && a.unix_path;
+    o->rc = l->proxy->tls && !local ? httpio_server_add_tls(l->server, o->fd, l->proxy->tls, o->err) : httpio_server_add(l->server, o->fd, o->err);
+}
+
 int proxy_listen(struct proxy *p, int fd, struct err *err)
 {
-    struct net_addr a;
-    bool local = net_socket_addr(fd, &a) == 0 && a.unix_path;
-    return p->tls && !local ? httpio_server_add_tls(p->server, fd, p->tls, err) : httpio_server_add(p->server, fd, err);
+    struct listen_order o = {.fd = fd, .err = err};
+    proxy_lane_do(&p->lanes[p->listeners++ % p->n_lanes], lane_listen, &o);
+    return o.rc;
 }
 
 int proxy_set_tls(struct proxy *p, struct str certificate, struct str key, struct err *err)
@@ -83,9 +90,97 @@ int proxy_set_tls(struct proxy *p, struct str certificate, struct str key, struc
     return p->tls ? net_tls_replace(p->tls, certificate, key, err) : net_tls_new(certificate, key, &p->tls, err);
 }
 
+static void finish_drain(struct proxy *p)
+{
+    void (*cb)(void *) = p->drain_cb;
+    p->drain_cb = NULL;
+    if (cb)
+        cb(p->drain_ctx);
+}
+
+static void on_drained(void *ctx)
+{
+    struct proxy_lane *l = ctx;
+    struct proxy *p = l->proxy;
+    (void)pthread_mutex_lock(&p->lock);
+    bool last = !l->drained && --p->undrained == 0;
+    l->drained = true;
+    (void)pthread_mutex_unlock(&p->lock);
+    if (last && l == p->lanes)
+        finish_drain(p);
+    else if (last)
+        net_wake_send(p->lanes->wake);
+}
+
+static void lane_drain(struct proxy_lane *l, void *arg)
+{
+    httpio_server_drain(l->server, *(uint64_t *)arg, on_drained, l);
+}
+
 void proxy_drain(struct proxy *p, uint64_t deadline_ms, void (*cb)(void *ctx), void *ctx)
 {
-    httpio_server_drain(p->server, deadline_ms, cb, ctx);
+    p->drain_cb = cb;
+    p->drain_ctx = ctx;
+    (void)pthread_mutex_lock(&p->lock);
+    p->undrained = p->n_lanes;
+    for (unsigned i = 0; i < p->n_lanes; i++)
+        p->lanes[i].drained = false;
+    (void)pthread_mutex_unlock(&p->lock);
+    for (unsigned i = 0; i < p->n_lanes; i++)
+        proxy_lane_do(&p->lanes[i], lane_drain, &deadline_ms);
+}
+
+/* ---- what the owner is told ---------------------------------------------------------------------------------- */
+
+void proxy_tell_failed(struct proxy_lane *l, const char *service, uint64_t generation, const char *text)
+{
+    struct proxy *p = l->proxy;
+    if (!p->on_failed)
+        return;
+    if (l == p->lanes) {
+        p->on_failed(p->on_failed_ctx, service, generation, text);
+        return;
+    }
+    (void)pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < p->n_peers; i++)
+        if (p->peers[i]->name == service) {
+            p->peers[i]->failed = true;
+            p->peers[i]->failed_generation = generation;
+            snprintf(p->peers[i]->failed_text, PROXY_FAILED_MAX, "%s", text);
+        }
+    (void)pthread_mutex_unlock(&p->lock);
+    net_wake_send(p->lanes->wake);
+}
+
+/* The next peer that other lanes have told of. */
+static const struct proxy_peer *next_failed(struct proxy *p, uint64_t *ret_generation, char text[PROXY_FAILED_MAX])
+{
+    struct proxy_peer *found = NULL;
+    (void)pthread_mutex_lock(&p->lock);
+    for (size_t i = 0; i < p->n_peers && !found; i++)
+        if (p->peers[i]->failed)
+            found = p->peers[i];
+    if (found) {
+        found->failed = false;
+        *ret_generation = found->failed_generation;
+        memcpy(text, found->failed_text, PROXY_FAILED_MAX);
+    }
+    (void)pthread_mutex_unlock(&p->lock);
+    return found;
+}
+
+void proxy_owner_woken(struct proxy *p)
+{
+    const struct proxy_peer *peer;
+    uint64_t generation = 0;
+    char text[PROXY_FAILED_MAX];
+    while ((peer = next_failed(p, &generation, text)))
+        p->on_failed(p->on_failed_ctx, peer->name, generation, text);
+    (void)pthread_mutex_lock(&p->lock);
+    bool drained = p->undrained == 0;
+    (void)pthread_mutex_unlock(&p->lock);
+    if (drained)
+        finish_drain(p);
 }
 
 /* ---- configuration and replicas --------------------------------------------------------------------------- */
@@ -117,41 +212,48 @@ static struct proxy_peer *peer_new(struct proxy *p, const char *name)
 static struct proxy_peer *peer_update(struct proxy *p, const struct proxy_replica *r)
 {
     struct proxy_peer *peer = peer_named(p, r->name);
-    bool is_new = !peer;
-    if (is_new)
+    if (!peer)
         peer = peer_new(p, r->name);
     if (!peer)
         return NULL;
-    if (!is_new && (peer->s.generation != r->generation || !net_addr_eq(&peer->addr, &r->addr)))
-        httpio_client_forget(p->client, &peer->addr);
-    snprintf(peer->served, sizeof peer->served, "%s", r->served);
-    peer->addr = r->addr;
+    peer->target = (struct proxy_target){.addr = r->addr, .pins = r->pins};
+    snprintf(peer->target.served, sizeof peer->target.served, "%s", r->served);
     peer->s.context = r->context;
     return sched_replica_set(&peer->s, r->ready && r->resolved, r->generation, r->slots, r->pins) < 0 ? NULL : peer;
 }
 
 void proxy_set_config(struct proxy *p, struct proxy_config *c)
 {
-    struct proxy_peer **current = calloc(c->n_replicas ? c->n_replicas : 1, sizeof(struct proxy_peer *));
+    c->peers = calloc(c->n_replicas ? c->n_replicas : 1, sizeof(struct proxy_peer *));
+    (void)pthread_mutex_lock(&p->lock);
     for (size_t i = 0; i < p->n_peers; i++)
         p->peers[i]->s.ready = false;
-    for (size_t i = 0; current && i < c->n_replicas; i++)
-        current[i] = peer_update(p, &c->replicas[i]);
-    free(p->current);
-    p->current = current;
-    proxy_config_unref(p->config);
+    for (size_t i = 0; c->peers && i < c->n_replicas; i++)
+        c->peers[i] = peer_update(p, &c->replicas[i]);
+    struct proxy_config *before = p->config;
     p->config = c;
-    proxy_pump(p);
+    (void)pthread_mutex_unlock(&p->lock);
+    proxy_config_unref(before);
+    proxy_pump(p->lanes);
+}
+
+struct proxy_config *proxy_config_now(struct proxy *p)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    struct proxy_config *c = p->config ? proxy_config_ref(p->config) : NULL;
+    (void)pthread_mutex_unlock(&p->lock);
+    return c;
 }
 
 void proxy_room(struct proxy *p, const struct proxy_endpoint *e, struct sched_room *ret)
 {
     struct sched_replica *replicas[FLEET_SERVICES_MAX];
+    struct proxy_peer *const *peers = p->config->peers;
     size_t n = 0;
-    for (size_t i = 0; p->current && i < e->n_replicas && n < BASE_COUNT(replicas); i++)
-        if (p->current[e->replicas[i]])
-            replicas[n++] = &p->current[e->replicas[i]]->s;
-    sched_room(p->sched, replicas, n, net_loop_now_ms(p->loop), ret);
+    for (size_t i = 0; peers && i < e->n_replicas && n < BASE_COUNT(replicas); i++)
+        if (peers[e->replicas[i]])
+            replicas[n++] = &peers[e->replicas[i]]->s;
+    sched_room(p->sched, replicas, n, proxy_lane_now(p->lanes), ret);
 }
 
 /* ---- what is kept over a restart ---------------------------------------------------------------------------- */
@@ -164,86 +266,30 @@ static size_t list_peers(const struct proxy *p, struct memory_replica out[MEMORY
     return n;
 }
 
-int proxy_index_save(const struct proxy *p, struct buf *out)
+uint64_t proxy_index_changes(struct proxy *p)
+{
+    (void)pthread_mutex_lock(&p->lock);
+    uint64_t n = affinity_changes(p->affinity);
+    (void)pthread_mutex_unlock(&p->lock);
+    return n;
+}
+
+/* The lock is held for longer than anywhere else, a millisecond for a full index: seldom, and what is written is one state. */
+int proxy_index_save(struct proxy *p, struct buf *out)
 {
     struct memory_replica replicas[MEMORY_REPLICAS_MAX];
-    return memory_save(p->affinity, p->seed, replicas, list_peers(p, replicas), out);
+    (void)pthread_mutex_lock(&p->lock);
+    int rc = memory_save(p->affinity, p->seed, replicas, list_peers(p, replicas), out);
+    (void)pthread_mutex_unlock(&p->lock);
+    return rc;
 }
 
 int proxy_index_load(struct proxy *p, struct str index, struct err *err)
 {
     struct memory_replica replicas[MEMORY_REPLICAS_MAX];
-    if (p->requests_seen || affinity_changes(p->affinity))
-        return err_set(err, -EBUSY, "the index of conversations is in use");
-    return memory_load(p->affinity, index, replicas, list_peers(p, replicas), &p->seed, err);
-}
-
-/* ---- the clock ------------------------------------------------------------------------------------------------ */
-
-void proxy_pump(struct proxy *p)
-{
-    struct sched_ticket *t;
-    bool expired;
-    if (p->pumping)
-        return;
-    p->pumping = true;
-    while ((t = sched_next(p->sched, net_loop_now_ms(p->loop), &expired)))
-        proxy_forward_go(base_container(t, struct proxy_request, ticket), expired);
-    p->pumping = false;
-    uint64_t due = sched_due(p->sched), now = net_loop_now_ms(p->loop);
-    if (due == UINT64_MAX)
-        net_timer_stop(p->wake);
-    else
-        net_timer_start(p->wake, due > now ? due - now : 1, 0);
-}
-
-void proxy_tick(struct proxy *p)
-{
-    if (!p->ticking)
-        net_timer_start(p->tick, p->tick_ms, p->tick_ms);
-    p->ticking = true;
-}
-
-void proxy_stream_add(struct proxy_request *r)
-{
-    struct proxy *p = r->proxy;
-    r->next_stream = p->streams;
-    if (p->streams)
-        p->streams->at_stream = &r->next_stream;
-    r->at_stream = &p->streams;
-    p->streams = r;
-    proxy_tick(p);
-}
-
-void proxy_stream_remove(struct proxy_request *r)
-{
-    if (!r->at_stream)
-        return;
-    *r->at_stream = r->next_stream;
-    if (r->next_stream)
-        r->next_stream->at_stream = r->at_stream;
-    r->at_stream = NULL;
-}
-
-/* Looks after the streams. What is done for one may end it, and then others begin: the walk ends there. */
-static void on_tick(void *ctx)
-{
-    struct proxy *p = ctx;
-    uint64_t now = net_loop_now_ms(p->loop);
-    proxy_log_flush(p);
-    for (struct proxy_request *r = p->streams; r;) {
-        struct proxy_request *next = r->next_stream;
-        bool hangs = r->call && !r->paused && r->ticket.replica->pins && now - r->byte_ms >= p->hang_ms;
-        if (hangs) {
-            proxy_answer_hang(r);
-            break; /* the list is another one: the rest has its turn at the next tick */
-        }
-        if (now - r->sent_ms >= p->heartbeat_ms)
-            proxy_answer_heartbeat(r);
-        r = next;
-    }
-    if (!p->streams) {
-        net_timer_stop(p->tick);
-        p->ticking = false;
-    }
+    (void)pthread_mutex_lock(&p->lock);
+    int rc = p->numbers || affinity_changes(p->affinity) ? err_set(err, -EBUSY, "the index of conversations is in use")
+                                                          : memory_load(p->affinity, index, replicas, list_peers(p, replicas), &p->seed, err);
+    (void)pthread_mutex_unlock(&p->lock);
+    return rc;
 }

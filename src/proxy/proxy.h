@@ -45,10 +45,11 @@ int proxy_config_parse(struct str text, struct proxy_config **ret, struct err *e
  * ends with an error in the client's dialect and without its proper end. A client that asked for a stream gets signs of life in its dialect from the start; the first one begins the response. Other calls pass at once and are sent again only when refused or reset.
  * A client that leaves cancels its call. Response fields added: X-Berth-Request-Id, -Replica, -Decision, -Attempts, -Queue-Ms; X-Accel-Buffering: no on event streams. Errors made here: {"error":{"message":...,"type":...,"code":N}}, as the messages API has it there. */
 struct proxy;
-int proxy_new(struct net_loop *l, struct proxy **ret, struct err *err) BASE_MUST_USE;
+/* Serves with `loops` event loops: the one given, and one more on a thread of its own for each other. All functions here are for the thread of the first. */
+int proxy_new(struct net_loop *l, unsigned loops, struct proxy **ret, struct err *err) BASE_MUST_USE;
 /* Takes over one reference. */
 void proxy_set_config(struct proxy *p, struct proxy_config *c);
-/* Serves a listening descriptor, which it owns from now on, also on failure. */
+/* Serves a listening descriptor, which it owns from now on, also on failure. The loops take turns: an address that all are to serve needs a socket with SO_REUSEPORT for each. */
 int proxy_listen(struct proxy *p, int fd, struct err *err) BASE_MUST_USE;
 /* Takes no new connections and ends once what runs has ended, at the latest after deadline_ms. */
 void proxy_drain(struct proxy *p, uint64_t deadline_ms, void (*cb)(void *ctx), void *ctx);
@@ -68,8 +69,9 @@ int proxy_ask(struct proxy *p, struct str method, struct str target, unsigned *r
 int proxy_metrics(struct proxy *p, struct buf *out) BASE_MUST_USE;
 /* What is known of conversations, as bytes for the next router. */
 #define PROXY_INDEX_MAX 524288
-int proxy_index_save(const struct proxy *p, struct buf *out) BASE_MUST_USE;
-/* Takes it over, as far as its replicas are the same processes: after the first configuration and before the first request. -EBADMSG, -ENOTSUP: nothing is changed. */
+int proxy_index_save(struct proxy *p, struct buf *out) BASE_MUST_USE;
+uint64_t proxy_index_changes(struct proxy *p); /* another number: it would write something else */
+/* Takes it over, as far as its replicas are the same processes: after the first configuration and before the first proxy_listen. -EBADMSG, -ENOTSUP: nothing is changed. */
 int proxy_index_load(struct proxy *p, struct str index, struct err *err) BASE_MUST_USE;
 
 /* Connections that are accepted from here on at addresses speak TLS with this certificate and key (PEM); called again it replaces them, and on failure the old ones stay. Sockets of this
@@ -79,8 +81,9 @@ int proxy_set_tls(struct proxy *p, struct str certificate, struct str key, struc
 /* ---- what its owner opens ---------------------------------------------------------------------------------------- */
 
 int proxy_address(const struct fleet *f, struct net_addr *ret, struct err *err) BASE_MUST_USE;
-/* The router's listening socket as the fleet declares it and where it is bound; the caller owns the descriptor. A unix socket is for its owner, and its group when one is declared. Errors as net_listen_socket. */
-int proxy_bind(const struct fleet *f, struct net_addr *ret, struct err *err) BASE_MUST_USE;
+/* The router's listening sockets as the fleet declares them, and where they are bound: one for each of its loops, but a unix socket is one. Returns how many; the caller owns the descriptors. A unix socket is for its owner, and its group when one is
+ * declared. Errors as net_listen_socket. */
+int proxy_bind(const struct fleet *f, int fds[FLEET_ROUTER_LOOPS_MAX], struct net_addr *ret, struct err *err) BASE_MUST_USE;
 #define PROXY_URL_TEXT (NET_ADDR_TEXT + 16)
 /* "http://127.0.0.1:8080", "https://...", "unix:/run/x.sock". Returns out. */
 const char *proxy_url(const struct fleet *f, const struct net_addr *a, char out[PROXY_URL_TEXT]);
@@ -104,4 +107,4 @@ int proxy_pair_text(const struct proxy_pair *p, struct buf *out) BASE_MUST_USE;
  * {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached, {"index":HEX} now and then and before it ends. The end of the channel ends the worker at once. */
 #define PROXY_CHANNEL_LINE_MAX 4194304
 /* Runs until drained or the channel ends. Owns the descriptors. 0, or a negative errno. */
-int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *err) BASE_MUST_USE;
+int proxy_worker(int channel_fd, const int *listen_fds, size_t n, unsigned loops, struct err *err) BASE_MUST_USE;

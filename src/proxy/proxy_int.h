@@ -3,7 +3,8 @@
  * proxy, private: the router's parts.
  *
  *   config.c   the configuration: text, reading, look-ups
- *   proxy.c    the router's life, its replicas, its clock
+ *   proxy.c    the router's life, its replicas
+ *   lane.c     one event loop's share of it: its thread, its clock, whose turn it is
  *   numbers.c  metrics, and a line for each request
  *   request.c  a request from its head to its end: reading, own answers, errors
  *   forward.c  the call to a replica: queue, sending, sending again
@@ -17,10 +18,16 @@
  *
  * A configuration never changes. What does change about a replica is a `peer` of the router, found by name, which outlives the swap of a configuration
  * and lives as long as the router: there are as many as there ever were names.
+ *
+ * Threads: a lane has one event loop and everything that lives on it: connections, requests, calls. Lanes share the struct proxy. What is marked "lock" there is used while its lock is held, which is for moments, and
+ * never over a callback, a system call or another function of a lane; the rest never changes after proxy_new, is atomic, or belongs to the owner's thread. The first lane is on the owner's loop and thread. A request whose
+ * turn another lane finds is put into its own lane's list `handed`, and that lane is woken.
  */
 #pragma once
 
 #include <conf/conf.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <httpio/httpio.h>
 #include <metrics/metrics.h>
 
@@ -40,7 +47,7 @@
 #define PROXY_LOG_FLUSH 32768
 #define PROXY_RETRY_AFTER "2"           /* seconds until a client should ask again, when nothing is ready */
 #define PROXY_SERIES_MAX 8192           /* endpoints x replicas x status codes, with room */
-#define PROXY_LINE_MAX 1024             /* of what the worker says about a failed replica */
+#define PROXY_FAILED_MAX 256            /* of what is said about a replica that failed */
 
 /* ---- config.c ------------------------------------------------------------------------------------------- */
 
@@ -66,14 +73,24 @@ struct proxy_endpoint {
     size_t n_replicas;
 };
 
+struct proxy_peer;
+
 struct proxy_config {
-    unsigned refs;
+    atomic_uint refs;
     struct arena *arena;
     struct proxy_replica *replicas;
+    struct proxy_peer **peers; /* of the replicas, once a router has it; NULL: there was no memory for it */
     size_t n_replicas;
     struct proxy_endpoint *endpoints;
     size_t n_endpoints;
     struct place_names names; /* of conversations */
+};
+
+/* Where a request goes that was sent to a replica. */
+struct proxy_target {
+    char served[FLEET_NAME_MAX + 1];
+    struct net_addr addr;
+    bool pins;
 };
 
 /* As proxy_config_parse. A host name that `before` (may be NULL) has resolved is not looked up again: that would hold up every stream. */
@@ -85,55 +102,104 @@ bool proxy_config_any_ready(const struct proxy_config *c);
 /* ---- proxy.c ---------------------------------------------------------------------------------------------- */
 
 struct proxy_peer {
-    struct sched_replica s;
-    char name[FLEET_NAME_MAX + 1];
-    char served[FLEET_NAME_MAX + 1];
-    struct net_addr addr;
-    /* as its answers told */
+    struct sched_replica s; /* lock */
+    char name[FLEET_NAME_MAX + 1]; /* never changes */
+    struct proxy_target target;    /* lock */
+    /* lock: as its answers told */
     uint64_t prompt_n, cached_n, predicted_n;
     struct see_rate rate; /* tokens of answers */
     size_t waiting;       /* requests that could go there, when last counted */
+    /* lock: what the owner is to be told of it */
+    bool failed;
+    uint64_t failed_generation;
+    char failed_text[PROXY_FAILED_MAX];
 };
 #define PROXY_PEER(r) base_container(r, struct proxy_peer, s)
 
 struct proxy_request;
+struct proxy_lane;
 
 struct proxy {
-    struct net_loop *loop;
-    struct httpio_server *server;
-    struct httpio_client *client;
-    struct proxy_config *config; /* NULL until the first one */
-    struct proxy_peer **peers;   /* all there ever were */
-    size_t n_peers;
-    struct proxy_peer **current; /* of config->replicas */
-    struct affinity *affinity;
-    struct sched *sched;
-    struct net_timer *wake, *tick;
+    struct proxy_lane *lanes;
+    unsigned n_lanes;
+    uint64_t seed;
     uint64_t tick_ms, heartbeat_ms, hang_ms;
-    bool pumping, ticking;
-    struct proxy_request *streams; /* those that want signs of life */
-    uint64_t seed, requests_seen;
-    struct proxy_stats stats;
-    size_t bodies, bodies_max; /* bytes kept */
+    size_t bodies_max;
+    unsigned listeners;          /* the owner's, as what a drain is followed by */
+    pthread_mutex_t lock;
+    struct proxy_config *config; /* lock; NULL until the first one */
+    struct proxy_peer **peers;   /* lock; all there ever were */
+    size_t n_peers;              /* lock */
+    struct affinity *affinity;   /* lock */
+    struct sched *sched;         /* lock */
+    uint64_t now_ms;             /* lock; the scheduler's time: the latest of all loops' */
+    unsigned undrained;          /* lock; lanes that are not drained */
+    void (*drain_cb)(void *ctx);
+    void *drain_ctx;
+    atomic_size_t bodies;        /* bytes kept */
+    atomic_uint_least64_t numbers; /* of requests that were given */
+    struct {
+        atomic_uint_least64_t requests, retries, errors, active;
+    } stats;
     struct metrics *metrics;
-    struct see *see;
-    struct net_tls *tls;         /* NULL: plain HTTP */
-    struct buf log; /* lines that are not written yet */
-    /* Told of a replica that could not be reached; may be NULL. */
+    struct see *see;             /* has a lock of its own */
+    struct net_tls *tls;         /* NULL: plain HTTP; has a lock of its own, and is made before any lane serves */
+    /* Told of a replica that could not be reached, on the owner's thread; may be NULL. */
     void (*on_failed)(void *ctx, const char *service, uint64_t generation, const char *text);
     void *on_failed_ctx;
-    /* Gets lines for the log of requests; NULL: there is none. */
+    /* Gets whole lines for the log of requests, on any lane's thread; NULL: there is none. */
     void (*on_log)(void *ctx, struct str lines);
     void *on_log_ctx;
 };
 
+/* The configuration in force, to be given back with proxy_config_unref; NULL. */
+struct proxy_config *proxy_config_now(struct proxy *p);
+/* Tells the owner what lanes have left for it. */
+void proxy_owner_woken(struct proxy *p);
+/* A replica could not be reached: its owner is told. service is the name of a peer. */
+void proxy_tell_failed(struct proxy_lane *l, const char *service, uint64_t generation, const char *text);
+
+/* ---- lane.c ------------------------------------------------------------------------------------------------- */
+
+struct proxy_lane {
+    struct proxy *proxy;
+    struct net_loop *loop;
+    struct httpio_server *server;
+    struct httpio_client *client;
+    struct net_timer *due, *tick;  /* when the scheduler has something; while there are streams or lines */
+    struct net_wake *wake;         /* other threads have something for this loop */
+    pthread_t thread;              /* runs the loop; the first lane has none of its own */
+    bool threaded;
+    bool pumping, ticking;
+    struct proxy_request *streams; /* those that want signs of life */
+    struct buf log;                /* lines that are not written yet */
+    struct place_identity id;      /* scratch: large, and read where it was made */
+    bool drained;                  /* lock; nothing of it is left */
+    struct proxy_request *handed;  /* lock; whose turn other lanes found, in no order */
+    /* lock: what the owner waits for */
+    void (*order)(struct proxy_lane *l, void *arg);
+    void *order_arg;
+    pthread_cond_t ordered;
+};
+
+/* One of `loops`; on the loop given, or with NULL on one of its own. */
+int proxy_lane_init(struct proxy *p, struct proxy_lane *l, struct net_loop *loop, unsigned loops, struct err *err) BASE_MUST_USE;
+/* Ends the lane's thread. From here on everything of it is the caller's. */
+void proxy_lane_stop(struct proxy_lane *l);
+void proxy_lane_release(struct proxy_lane *l);
+/* Has fn called on the lane's thread and waits for its end. Called by the owner's thread only. */
+void proxy_lane_do(struct proxy_lane *l, void (*fn)(struct proxy_lane *l, void *arg), void *arg);
+/* The scheduler's time. The lock is held. */
+uint64_t proxy_lane_now(struct proxy_lane *l);
+/* Takes the request out of the list of its lane, when it is there. The lock is held. */
+void proxy_request_unhand(struct proxy_request *r);
 /* Hands out what the scheduler has. Requests may be gone when it returns. */
-void proxy_pump(struct proxy *p);
+void proxy_pump(struct proxy_lane *l);
 /* Sees to it that the clock ticks once more. */
-void proxy_tick(struct proxy *p);
+void proxy_tick(struct proxy_lane *l);
 void proxy_stream_add(struct proxy_request *r);
 void proxy_stream_remove(struct proxy_request *r);
-/* How much room an endpoint of the configuration has. */
+/* How much room an endpoint of the configuration in force has. The lock is held. */
 void proxy_room(struct proxy *p, const struct proxy_endpoint *e, struct sched_room *ret);
 
 /* ---- dialect.c ------------------------------------------------------------------------------------------------ */
@@ -163,6 +229,7 @@ void dialect_read_usage(struct str text, struct dialect_usage *u);
 
 struct proxy_request {
     struct proxy *proxy;
+    struct proxy_lane *lane;
     struct httpio_exchange *x;
     struct proxy_config *config; /* the one it began with */
     const struct proxy_endpoint *endpoint;
@@ -174,7 +241,10 @@ struct proxy_request {
     /* where it goes */
     enum place_dialect dialect;
     bool stream;                 /* its client asked for one */
-    struct sched_ticket ticket;
+    struct sched_ticket ticket;  /* lock, while it waits */
+    struct proxy_target target;  /* lock, while it waits */
+    struct proxy_request *next_handed, **at_handed; /* lock; in lane->handed */
+    bool handed_expired;         /* lock */
     struct sched_replica **candidates;
     uint64_t *chain;
     const char *last;            /* name of the last replica that had it; NULL */
@@ -203,10 +273,10 @@ struct proxy_request {
     size_t turned_away;          /* where it would have stood in a queue that was full */
     uint64_t token_ms;           /* when the last token passed */
     struct metrics_series *gaps; /* where the time between them goes */
-    struct proxy_request *next_stream, **at_stream; /* in proxy->streams */
+    struct proxy_request *next_stream, **at_stream; /* in lane->streams */
 };
 
-extern const struct httpio_server_ops proxy_server_ops; /* ctx is the proxy */
+extern const struct httpio_server_ops proxy_server_ops; /* ctx is the lane */
 
 /* Answers with an error of ours, in a stream that has begun as its last event. The request may be gone when it returns. */
 void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fmt, ...) BASE_PRINTF(3, 4);
@@ -227,7 +297,9 @@ void proxy_forward_failed(struct proxy_request *r, const char *reason, const cha
 bool proxy_forward_another(const struct proxy_request *r);
 /* The client has taken what was queued. */
 void proxy_forward_drained(struct proxy_request *r);
-/* Gives the lease back. */
+/* The replica answers. */
+void proxy_forward_proved(struct proxy_request *r);
+/* Gives the lease, or the place in the queue, back. */
 void proxy_forward_leave(struct proxy_request *r, enum sched_result result);
 void proxy_forward_send(struct proxy_request *r); /* more of a large body */
 
@@ -276,8 +348,10 @@ enum proxy_metric {
 extern const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT];
 #define PROXY_M(p, which, ...) metrics_get((p)->metrics, which, (const char *const[]){__VA_ARGS__})
 
+/* Its replica has sent n tokens of an answer. */
+void proxy_numbers_tokens(const struct proxy_request *r, uint64_t n);
 /* It is cancelled by who runs the router. */
 void proxy_numbers_cancelled(const struct proxy_request *r);
 /* At its end. */
 void proxy_numbers_done(struct proxy_request *r, bool completed);
-void proxy_log_flush(struct proxy *p);
+void proxy_log_flush(struct proxy_lane *l);

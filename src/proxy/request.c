@@ -77,7 +77,7 @@ void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fm
 
 void proxy_request_cancel(struct proxy_request *r)
 {
-    struct proxy *p = r->proxy;
+    struct proxy_lane *lane = r->lane;
     r->cancelled = true;
     proxy_numbers_cancelled(r);
     if (r->status && !r->call && r->ticket.state != SCHED_WAITING) { /* all of its answer is on the way to a slow client */
@@ -94,12 +94,12 @@ void proxy_request_cancel(struct proxy_request *r)
     proxy_answer_reset(r);
     /* a status that no client takes for a reason to ask again */
     proxy_request_fail(r, 410, "this request was cancelled by the operator");
-    proxy_pump(p);
+    proxy_pump(lane);
 }
 
-static void answer_health(struct proxy *p, struct httpio_exchange *x)
+static void answer_health(struct httpio_exchange *x, const struct proxy_config *c)
 {
-    if (p->config && proxy_config_any_ready(p->config))
+    if (c && proxy_config_any_ready(c))
         answer(x, NULL, 200, STR("{\"status\":\"ok\"}"));
     else
         answer_error(x, NULL, PLACE_OTHER, 503, STR("no replica is ready"));
@@ -115,7 +115,7 @@ static void write_model(struct json_out *o, const char *name)
     json_out_end(o);
 }
 
-static void answer_models(struct proxy *p, struct httpio_exchange *x)
+static void answer_models(struct httpio_exchange *x, const struct proxy_config *c)
 {
     base_autobuf struct buf body = BUF_INIT((size_t)2 * PROXY_CHANNEL_LINE_MAX);
     struct json_out *o = json_out_new();
@@ -124,8 +124,8 @@ static void answer_models(struct proxy *p, struct httpio_exchange *x)
         json_out_obj(o, NULL);
         json_out_cstr(o, "object", "list");
         json_out_arr(o, "data");
-        for (size_t i = 0; p->config && i < p->config->n_endpoints; i++) {
-            const struct proxy_endpoint *e = &p->config->endpoints[i];
+        for (size_t i = 0; c && i < c->n_endpoints; i++) {
+            const struct proxy_endpoint *e = &c->endpoints[i];
             write_model(o, e->name);
             for (size_t k = 0; k < e->n_aliases; k++)
                 write_model(o, e->aliases[k]);
@@ -224,9 +224,8 @@ static void fail_unnamed(struct proxy_request *r)
 /* The request is whole. */
 static void decide(struct proxy_request *r)
 {
-    struct proxy *p = r->proxy;
     proxy_config_unref(r->config);
-    r->config = proxy_config_ref(p->config);
+    r->config = proxy_config_now(r->proxy); /* the newest */
     base_autobuf struct buf model = BUF_INIT(4096);
     int found = model_in_body(r, &model);
     if (found < 0) {
@@ -265,46 +264,53 @@ static void too_large(struct proxy_request *r)
     proxy_request_fail(r, 413, "the request body is larger than %d MiB", PROXY_BODY_MAX >> 20);
 }
 
-static void on_request(void *ctx, struct httpio_exchange *x, const struct http_head *head)
+/* config: in force, given over. */
+static void take(struct proxy_lane *l, struct httpio_exchange *x, const struct http_head *head, struct proxy_config *config)
 {
-    struct proxy *p = ctx;
-    bool get = str_eq_c(head->method, "GET") || str_eq_c(head->method, "HEAD");
-    struct str path = http_target_path(head->target);
-    httpio_exchange_set(x, NULL);
-    if (get && str_eq_c(path, "/health")) {
-        answer_health(p, x);
-        return;
-    }
-    if (get && (str_eq_c(path, "/v1/models") || str_eq_c(path, "/models"))) {
-        answer_models(p, x);
-        return;
-    }
+    struct proxy *p = l->proxy;
     struct proxy_request *r = calloc(1, sizeof *r);
     if (!r) {
+        proxy_config_unref(config);
         httpio_abort(x);
         return;
     }
-    *r = (struct proxy_request){.proxy = p, .x = x, .since_ms = net_loop_now_ms(p->loop), .body = BUF_INIT(PROXY_BODY_MAX + 1),
-                                 .held = BUF_INIT((size_t)16 * PROXY_HOLD_MAX), .number = ++p->requests_seen};
+    *r = (struct proxy_request){.proxy = p, .lane = l, .x = x, .config = config, .since_ms = net_loop_now_ms(l->loop), .body = BUF_INIT(PROXY_BODY_MAX + 1),
+                                 .held = BUF_INIT((size_t)16 * PROXY_HOLD_MAX), .number = ++p->numbers};
     r->dialect = place_dialect_of(head->method, http_target_path(head->target));
     httpio_exchange_set(x, r);
-    r->page = see_begin(p->see, r->number, r, r->since_ms, head->method, path);
+    r->page = see_begin(p->see, r->number, r, l, r->since_ms, head->method, http_target_path(head->target));
     p->stats.requests++;
     p->stats.active++;
-    if (!p->config) {
+    if (!config)
         proxy_request_fail(r, 503, "the router has no configuration yet");
-        return;
-    }
-    r->config = proxy_config_ref(p->config);
-    if (str_eq_c(head->method, "CONNECT"))
+    else if (str_eq_c(head->method, "CONNECT"))
         proxy_request_fail(r, 405, "CONNECT is not served here");
     else if (head->content_length > PROXY_BODY_MAX)
         too_large(r);
 }
 
+static void on_request(void *ctx, struct httpio_exchange *x, const struct http_head *head)
+{
+    struct proxy_lane *l = ctx;
+    bool get = str_eq_c(head->method, "GET") || str_eq_c(head->method, "HEAD");
+    struct str path = http_target_path(head->target);
+    httpio_exchange_set(x, NULL);
+    struct proxy_config *config = proxy_config_now(l->proxy);
+    bool health = get && str_eq_c(path, "/health"), models = get && (str_eq_c(path, "/v1/models") || str_eq_c(path, "/models"));
+    if (health)
+        answer_health(x, config);
+    else if (models)
+        answer_models(x, config);
+    if (health || models)
+        proxy_config_unref(config);
+    else
+        take(l, x, head, config);
+}
+
 static void on_body(void *ctx, struct httpio_exchange *x, struct str data)
 {
-    struct proxy *p = ctx;
+    struct proxy_lane *l = ctx;
+    struct proxy *p = l->proxy;
     struct proxy_request *r = httpio_exchange_get(x);
     if (!r || r->status)
         return;
@@ -312,7 +318,7 @@ static void on_body(void *ctx, struct httpio_exchange *x, struct str data)
         too_large(r);
         return;
     }
-    if (data.len > p->bodies_max - p->bodies) {
+    if (p->bodies + data.len > p->bodies_max) { /* lanes that look at the same moment go over it by little */
         proxy_request_fail(r, 503, "too many large requests are under way");
         return;
     }
@@ -343,7 +349,7 @@ static void on_drain(void *ctx, struct httpio_exchange *x)
 
 static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
 {
-    struct proxy *p = ctx;
+    struct proxy_lane *l = ctx;
     struct proxy_request *r = httpio_exchange_get(x);
     if (!r)
         return;
@@ -360,7 +366,7 @@ static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
     free(r->chain);
     free(r->ticket.tried);
     free(r);
-    proxy_pump(p);
+    proxy_pump(l);
 }
 
 const struct httpio_server_ops proxy_server_ops = {

@@ -22,7 +22,7 @@ struct candidate {
 struct see_page {
     TAILQ_ENTRY(see_page) link;
     uint64_t number;
-    void *owner;
+    void *owner, *where;
     char method[16], path[SEE_PATH_MAX + 1];
     char endpoint[FLEET_MODEL_NAME_MAX + 1], key[FLEET_NAME_MAX + 1];
     const char *api;
@@ -137,7 +137,7 @@ static void set_phase(struct see_page *g, enum see_phase phase, uint64_t now)
     g->phase_ms = now;
 }
 
-struct see_page *see_begin(struct see *s, uint64_t number, void *owner, uint64_t now, struct str method, struct str path)
+struct see_page *see_begin(struct see *s, uint64_t number, void *owner, void *where, uint64_t now, struct str method, struct str path)
 {
     struct see_page *g = NULL;
     lock(s);
@@ -149,7 +149,7 @@ struct see_page *see_begin(struct see *s, uint64_t number, void *owner, uint64_t
     unlock(s);
     if (!g && !(g = malloc(sizeof *g)))
         return NULL;
-    *g = (struct see_page){.number = number, .owner = owner, .began_ms = now, .api = "other", .regret_ms = -1};
+    *g = (struct see_page){.number = number, .owner = owner, .where = where, .began_ms = now, .api = "other", .regret_ms = -1};
     snprintf(g->method, sizeof g->method, STR_FMT, STR_ARG(method));
     snprintf(g->path, sizeof g->path, STR_FMT, STR_ARG(path));
     set_phase(g, SEE_READ, now);
@@ -316,11 +316,13 @@ static struct see_page *find(struct see *s, uint64_t number)
     return NULL;
 }
 
-void *see_owner(struct see *s, uint64_t number)
+void *see_owner(struct see *s, uint64_t number, void **ret_where)
 {
     lock(s);
     const struct see_page *g = find_running(s, number);
     void *owner = g ? g->owner : NULL;
+    if (g)
+        *ret_where = g->where;
     unlock(s);
     return owner;
 }
@@ -349,8 +351,9 @@ static double rounded(double v)
     return (double)(int64_t)(v * 100 + 0.5) / 100;
 }
 
-static void write_times(const struct see_page *g, uint64_t now, struct json_out *o)
+static void write_times(const struct see_page *g, uint64_t at, struct json_out *o)
 {
+    uint64_t now = at > g->phase_ms ? at : g->phase_ms; /* loops look at the clock at different times */
     uint64_t until = g->ended_ms ? g->ended_ms : now;
     json_out_u64(o, "age_ms", now - g->began_ms);
     json_out_u64(o, "ms", until - g->began_ms);

@@ -43,8 +43,8 @@ struct see_page;
 struct see *see_new(void) BASE_MUST_USE;
 struct see *see_free(struct see *s);
 
-/* A request begins. owner: what see_owner gives back. */
-struct see_page *see_begin(struct see *s, uint64_t number, void *owner, uint64_t now_ms, struct str method, struct str path);
+/* A request begins. owner and the place where it may be used: what see_owner gives back. */
+struct see_page *see_begin(struct see *s, uint64_t number, void *owner, void *where, uint64_t now_ms, struct str method, struct str path);
 struct see_named {
     const char *endpoint, *key; /* copied; key NULL: nobody in particular */
     const char *api;            /* not copied */
@@ -72,8 +72,8 @@ struct see_end {
  * choice was made; 0: it would not. */
 bool see_end(struct see *s, struct see_page *g, const struct see_end *e, uint64_t now_ms, double *ret_regret_ms);
 
-/* The owner of a request under way; NULL: there is none of that number. */
-void *see_owner(struct see *s, uint64_t number);
+/* The owner of a request under way; NULL: there is none of that number. Elsewhere than at *ret_where it may be gone at any time. */
+void *see_owner(struct see *s, uint64_t number, void **ret_where);
 /* Writes "requests" (under way, oldest first) and "recent" (newest first) into the object that o is in. -ENOMEM. */
 int see_write_all(struct see *s, uint64_t now_ms, struct json_out *o) BASE_MUST_USE;
 /* Writes one request with all that is known, as the members of the object that o is in. False: it is not known, or has been forgotten. */

@@ -4,6 +4,7 @@
  * how it learns that its owner is gone.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "proxy_int.h"
@@ -16,6 +17,7 @@ struct worker {
     struct net_stream *channel;
     const int *fds;   /* not served yet */
     size_t n_fds;
+    unsigned loops;
     struct buf line;
     struct net_timer *save;
     uint64_t saved;  /* changes of the index at that time */
@@ -47,12 +49,23 @@ static void drain(struct worker *w, uint64_t deadline_ms)
     proxy_drain(w->proxy, deadline_ms, on_drained, w);
 }
 
-/* Takes each descriptor over, also when one fails. */
+/* Takes each descriptor over, also when one fails. Loops without one of their own share those of others. */
 static int listen_all(struct worker *w, struct err *err)
 {
     int rc = 0;
+    const int *fds = w->fds;
+    size_t own = w->n_fds;
+    int more[FLEET_ROUTER_LOOPS_MAX];
+    size_t n_more = 0;
+    while (own + n_more < w->loops && (more[n_more] = fcntl(fds[n_more % own], F_DUPFD_CLOEXEC, 3)) >= 0)
+        n_more++;
     for (; w->n_fds; w->fds++, w->n_fds--) {
         int r = rc == 0 ? proxy_listen(w->proxy, *w->fds, err) : close(*w->fds);
+        if (rc == 0)
+            rc = r;
+    }
+    for (size_t i = 0; i < n_more; i++) {
+        int r = rc == 0 ? proxy_listen(w->proxy, more[i], err) : close(more[i]);
         if (rc == 0)
             rc = r;
     }
@@ -154,7 +167,7 @@ static void say_index(void *ctx)
     static const char digits[] = "0123456789abcdef";
     struct worker *w = ctx;
     base_autobuf struct buf index = BUF_INIT(PROXY_INDEX_MAX), hex = BUF_INIT((size_t)2 * PROXY_INDEX_MAX + 1);
-    uint64_t changes = affinity_changes(w->proxy->affinity);
+    uint64_t changes = proxy_index_changes(w->proxy);
     if (!w->channel || changes == w->saved || proxy_index_save(w->proxy, &index) < 0)
         return;
     char *at = buf_room(&hex, 2 * index.len);
@@ -201,13 +214,14 @@ static void use_index(struct worker *w)
     struct err err;
     if (w->index.len && buf_status(&w->index) == 0 && proxy_index_load(w->proxy, buf_str(&w->index), &err) < 0)
         (void)fprintf(stderr, "berth router: %s; it begins anew\n", err.text);
-    w->saved = affinity_changes(w->proxy->affinity);
+    w->saved = proxy_index_changes(w->proxy);
     buf_release(&w->index);
 }
 
 static int take_config(struct worker *w, struct str line)
 {
     struct proxy_config *c;
+    /* only this thread changes it */
     int rc = proxy_config_parse_after(line, w->proxy->config, &c, w->err);
     if (rc < 0)
         return rc;
@@ -307,7 +321,7 @@ static int begin(struct worker *w)
 {
     int rc = net_loop_new(&w->loop, w->err);
     if (rc == 0)
-        rc = proxy_new(w->loop, &w->proxy, w->err);
+        rc = proxy_new(w->loop, w->loops, &w->proxy, w->err);
     if (rc == 0)
         w->proxy->on_log = on_log;
     return rc;
@@ -326,10 +340,10 @@ static void end(struct worker *w)
     buf_release(&w->index);
 }
 
-int proxy_worker(int channel_fd, const int *listen_fds, size_t n, struct err *err)
+int proxy_worker(int channel_fd, const int *listen_fds, size_t n, unsigned loops, struct err *err)
 {
     static const struct net_stream_ops ops = {.on_data = on_data, .on_end = on_channel_end};
-    struct worker w = {.fds = listen_fds, .n_fds = n, .line = BUF_INIT(PROXY_CHANNEL_LINE_MAX), .index = BUF_INIT(PROXY_INDEX_MAX), .err = err};
+    struct worker w = {.fds = listen_fds, .n_fds = n, .loops = loops, .line = BUF_INIT(PROXY_CHANNEL_LINE_MAX), .index = BUF_INIT(PROXY_INDEX_MAX), .err = err};
     int rc = begin(&w);
     if (rc < 0) {
         (void)close(channel_fd);

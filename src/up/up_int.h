@@ -33,6 +33,8 @@
 #define UP_BACKOFF_MAX_MS 5000    /* ... up to here; back to the first once it ran this long */
 #define UP_TEXT_MAX (4u << 20)    /* of one answer on the control socket */
 #define UP_PATH_MAX 4096
+#define UP_SOCKETS_MAX FLEET_ROUTER_LOOPS_MAX /* that the router listens at: one for each loop, or what the service manager passed */
+_Static_assert(UP_SOCKETS_MAX >= OS_SOCKETS_MAX, "all passed sockets have room");
 
 /* Where a fleet keeps its things; absolute. */
 struct up_paths {
@@ -77,7 +79,7 @@ struct up_worker {
 struct up_router {
     bool wanted;     /* the fleet's router is on this machine */
     bool passed;     /* the service manager opened its sockets */
-    int listen_fds[OS_SOCKETS_MAX]; /* kept here, so that connections wait while a worker is replaced */
+    int listen_fds[UP_SOCKETS_MAX]; /* kept here, so that connections wait while a worker is replaced */
     size_t n_listen;
     struct net_addr addr;   /* of the first */
     struct proxy_pair pair; /* certificate and key in force */

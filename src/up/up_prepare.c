@@ -188,12 +188,12 @@ static int bind_router(struct up *u, struct err *err)
     u->router.passed = n > 0;
     if (n > 0)
         return net_socket_addr(passed[0].fd, &u->router.addr);
-    int fd = proxy_bind(u->fleet, &u->router.addr, err);
-    if (fd == -EADDRINUSE && !r->socket)
+    rc = proxy_bind(u->fleet, u->router.listen_fds, &u->router.addr, err);
+    if (rc == -EADDRINUSE && !r->socket)
         return run_port_taken(r->port, "the router", err);
-    if (fd < 0)
+    if (rc < 0)
         return err_prefix(err, "router");
-    u->router.listen_fds[u->router.n_listen++] = fd;
+    u->router.n_listen = (size_t)rc;
     return 0;
 }
 

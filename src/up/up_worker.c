@@ -64,14 +64,16 @@ static int spawn(struct up *u, int channel, struct os_proc *ret, struct err *err
     if (log < 0 && !u->o->router_only)
         return log;
     const struct up_router *r = &u->router;
-    const char *argv[4 + 2 * OS_SOCKETS_MAX + 1] = {u->o->program, "_route", "--channel-fd", "3"};
+    const char *argv[6 + 2 * UP_SOCKETS_MAX + 1] = {u->o->program, "_route", "--channel-fd", "3", "--loops"};
     static const char *const envp[] = {"LANG=C.UTF-8", NULL};
-    char numbers[OS_SOCKETS_MAX][12];
-    int keep[1 + OS_SOCKETS_MAX] = {channel};
+    char loops[12], numbers[UP_SOCKETS_MAX][12];
+    int keep[1 + UP_SOCKETS_MAX] = {channel};
+    snprintf(loops, sizeof(loops), "%u", (unsigned)u->fleet->router.loops);
+    argv[5] = loops;
     for (size_t i = 0; i < r->n_listen; i++) {
         snprintf(numbers[i], sizeof(numbers[i]), "%zu", FD_LISTEN + i);
-        argv[4 + 2 * i] = "--listen-fd";
-        argv[5 + 2 * i] = numbers[i];
+        argv[6 + 2 * i] = "--listen-fd";
+        argv[7 + 2 * i] = numbers[i];
         keep[1 + i] = r->listen_fds[i];
     }
     struct os_spawn s = {.argv = argv, .envp = envp, .cwd = "/", .stdin_fd = -1, .stdout_fd = log >= 0 ? log : STDOUT_FILENO, .stderr_fd = log >= 0 ? log : STDERR_FILENO,

@@ -532,7 +532,7 @@ static int rig_open(void **state)
     assert_int_equal(net_loop_new(&rig.loop, &err), 0);
     rig.limit = net_timer_new(rig.loop, rig_expire, NULL);
     rig.http = httpio_client_new(rig.loop, &HTTPIO_CLIENT_DEFAULT);
-    assert_int_equal(proxy_new(rig.loop, &rig.proxy, &err), 0);
+    assert_int_equal(proxy_new(rig.loop, 1, &rig.proxy, &err), 0);
     assert_int_equal(net_addr_ip("127.0.0.1", 0, &rig.addr), 0);
     assert_int_equal(proxy_listen(rig.proxy, rig_listen(&rig.addr.port), &err), 0);
     return 0;

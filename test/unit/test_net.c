@@ -16,6 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <pthread.h>
+
 #include <cmocka.h>
 
 #include <net/net.h>
@@ -251,6 +253,49 @@ static struct net_addr unix_in(const char *dir)
     (void)snprintf(path, sizeof(path), "%s/s", dir);
     assert_int_equal(net_addr_unix(path, &a), 0);
     return a;
+}
+
+/* ---- wakes ----------------------------------------------------------------------------------------------- */
+
+struct woken {
+    struct net_loop *loop;
+    struct net_wake *wake;
+    pthread_t by, other;
+    unsigned calls;
+};
+
+static void on_wake(void *ctx)
+{
+    struct woken *w = ctx;
+
+    w->by = pthread_self();
+    w->calls++;
+    net_loop_stop(w->loop);
+}
+
+static void *sender(void *arg)
+{
+    const struct woken *w = arg;
+
+    for (int i = 0; i < 100; i++)
+        net_wake_send(w->wake);
+    return NULL;
+}
+
+static void wakes(void **state)
+{
+    struct woken w = {0};
+
+    (void)state;
+    assert_int_equal(net_loop_new(&w.loop, NULL), 0);
+    assert_int_equal(net_wake_new(w.loop, on_wake, &w, &w.wake, NULL), 0);
+    assert_int_equal(pthread_create(&w.other, NULL, sender, &w), 0);
+    net_loop_run(w.loop); /* not before it was woken */
+    assert_int_equal(pthread_join(w.other, NULL), 0);
+    assert_true(w.calls >= 1 && w.calls <= 100);
+    assert_true(pthread_equal(w.by, pthread_self()));
+    w.wake = net_wake_close(w.wake);
+    w.loop = net_loop_free(w.loop);
 }
 
 /* ---- addresses ------------------------------------------------------------------------------------------- */
@@ -1162,6 +1207,7 @@ int main(void)
         cmocka_unit_test(listening_tcp),
         cmocka_unit_test(listening_unix),
         cmocka_unit_test(timers),
+        cmocka_unit_test(wakes),
         cmocka_unit_test(signals),
         cmocka_unit_test(watched_descriptor),
         cmocka_unit_test(echo_tcp),

@@ -512,7 +512,7 @@ static void test_freed_under_way(void **state)
     assert_true(a.failed && b.failed);
     client_release(&a);
     client_release(&b);
-    assert_int_equal(proxy_new(rig.loop, &rig.proxy, NULL), 0);
+    assert_int_equal(proxy_new(rig.loop, 1, &rig.proxy, NULL), 0);
 }
 
 /* Two replicas under load, one of them dies with requests in it: every client gets its answer. */

@@ -64,23 +64,24 @@ static void the_book_is_bounded(void **state)
     (void)state;
     struct see *s = see_new();
     struct see_page *many[SEE_KEPT + 100];
+    void *where;
     struct see_end end = {.status = 200, .outcome = "ok"};
     double regret = 7;
     assert_non_null(s);
     for (size_t i = 0; i < BASE_COUNT(many); i++)
-        many[i] = see_begin(s, i + 1, &many[i], 0, STR("POST"), STR("/a/path/that/is/longer/than/what/a/page/has/room/for/and/then/some/more"));
+        many[i] = see_begin(s, i + 1, &many[i], NULL, 0, STR("POST"), STR("/a/path/that/is/longer/than/what/a/page/has/room/for/and/then/some/more"));
     assert_int_equal(count(s, "requests"), SEE_SHOWN);
     assert_int_equal(count(s, "recent"), 0);
-    assert_ptr_equal(see_owner(s, 5), &many[4]);
+    assert_ptr_equal(see_owner(s, 5, &where), &many[4]);
     for (size_t i = 0; i < BASE_COUNT(many); i++)
         assert_false(see_end(s, many[i], &end, 0, &regret));
     assert_true(regret == 7);
-    assert_null(see_owner(s, 5));
+    assert_null(see_owner(s, 5, &where));
     assert_false(knows(s, 100));
     assert_true(knows(s, 101));
     assert_true(knows(s, BASE_COUNT(many)));
     for (size_t i = 0; i < 3; i++)
-        assert_false(see_end(s, see_begin(s, 1000 + i, NULL, 0, STR("GET"), STR("/")), &end, 0, &regret));
+        assert_false(see_end(s, see_begin(s, 1000 + i, NULL, NULL, 0, STR("GET"), STR("/")), &end, 0, &regret));
     assert_false(knows(s, 103));
     assert_true(knows(s, 104));
     assert_int_equal(count(s, "recent"), SEE_SHOWN);
@@ -103,17 +104,17 @@ static void regret(void **state)
     t.weighed[2] = (struct sched_weighed){.cached = 1000, .wait_ms = 450, .prefill_tps = 1000};
     struct see_end end = {.status = 200, .outcome = "ok", .counted = true, .prompt_n = 1000, .cached_n = 0, .prompt_ms = 900};
     double ms = -1;
-    struct see_page *g = see_begin(s, 1, NULL, 1000, STR("POST"), STR("/x"));
+    struct see_page *g = see_begin(s, 1, NULL, NULL, 1000, STR("POST"), STR("/x"));
     see_sent(s, g, &t, names, 1300);
     assert_true(see_end(s, g, &end, 2500, &ms)); /* 300 + 900 against 450 at c and 500 at b */
     assert_true(ms == 750);
     end.prompt_ms = 100;
-    g = see_begin(s, 2, NULL, 1000, STR("POST"), STR("/x"));
+    g = see_begin(s, 2, NULL, NULL, 1000, STR("POST"), STR("/x"));
     see_sent(s, g, &t, names, 1300);
     assert_true(see_end(s, g, &end, 2500, &ms)); /* it was the best */
     assert_true(ms == 0);
     /* no choice, or another attempt: nothing to regret */
-    g = see_begin(s, 3, NULL, 1000, STR("POST"), STR("/x"));
+    g = see_begin(s, 3, NULL, NULL, 1000, STR("POST"), STR("/x"));
     see_sent(s, g, &t, names, 1300);
     see_failed(s, g, "connect");
     see_sent(s, g, &t, names, 1300);

@@ -132,7 +132,7 @@ static void knows_over_a_restart(void **state)
         assert_int_equal(proxy_index_save(rig.proxy, &index), 0);
         assert_int_equal(proxy_index_load(rig.proxy, buf_str(&index), &err), -EBUSY);
         rig.proxy = proxy_free(rig.proxy);
-        assert_int_equal(proxy_new(rig.loop, &rig.proxy, &err), 0);
+        assert_int_equal(proxy_new(rig.loop, 1, &rig.proxy, &err), 0);
         assert_int_equal(proxy_listen(rig.proxy, rig_listen(&rig.addr.port), &err), 0);
         rig_config(ports, 2, 0, generation);
         assert_int_equal(proxy_index_load(rig.proxy, buf_str(&index), &err), 0);
@@ -366,7 +366,7 @@ static void tokens_are_counted(void **state)
     ask(&c, "GET", "/v1/x?model=\"q", NULL);
     client_release(&c);
     WAIT_POLL(lines.len && stats().active == 0);
-    proxy_log_flush(rig.proxy);
+    proxy_log_flush(rig.proxy->lanes);
     struct str rest = buf_str(&lines);
     unsigned n = 0;
     while (rest.len) {

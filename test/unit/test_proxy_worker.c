@@ -44,7 +44,7 @@ static struct fleet_endpoint endpoints[] = {
     {.name = "n", .services = all, .n_services = 4, .policy = FLEET_HASH},
 };
 static const struct fleet fleet = {
-    .name = "f", .services = services, .n_services = BASE_COUNT(services), .endpoints = endpoints, .n_endpoints = BASE_COUNT(endpoints)};
+    .name = "f", .services = services, .n_services = BASE_COUNT(services), .endpoints = endpoints, .n_endpoints = BASE_COUNT(endpoints), .router = {.loops = 1}};
 
 static const char *config_text(struct buf *out, bool ready)
 {
@@ -169,7 +169,7 @@ static void child_start(struct child *c)
     if (c->pid == 0) {
         struct err err = {0};
         close(ends[0]);
-        int rc = proxy_worker(ends[1], &fd, 1, &err);
+        int rc = proxy_worker(ends[1], &fd, 1, 2, &err);
         if (rc < 0)
             (void)fprintf(stderr, "%s\n", err.text);
         _exit(rc < 0 ? 1 : 0);

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A lane: one event loop with its server, its client and its requests. Its clock is a timer that asks the scheduler again, and a tick while streams wait for signs of life or
+ * lines for the log. Every lane hands out whatever the scheduler has; what is another lane's is put into that lane's list, and it is woken.
+ *
+ * The first lane lives on its owner's loop. Each other has a thread, which ends when it is told to; what the owner wants of it is done on its thread while the owner waits.
+ */
+#include <errno.h>
+#include <signal.h>
+
+#include "proxy_int.h"
+
+/* ---- the thread ------------------------------------------------------------------------------------------- */
+
+/* What the owner waits for, and then what others have found. */
+static void on_wake(void *ctx)
+{
+    struct proxy_lane *l = ctx;
+    struct proxy *p = l->proxy;
+    (void)pthread_mutex_lock(&p->lock);
+    void (*order)(struct proxy_lane *, void *) = l->order;
+    (void)pthread_mutex_unlock(&p->lock);
+    if (order) {
+        order(l, l->order_arg);
+        (void)pthread_mutex_lock(&p->lock);
+        l->order = NULL;
+        (void)pthread_cond_signal(&l->ordered);
+        (void)pthread_mutex_unlock(&p->lock);
+    }
+    proxy_pump(l);
+    if (l == p->lanes)
+        proxy_owner_woken(p);
+}
+
+void proxy_lane_do(struct proxy_lane *l, void (*fn)(struct proxy_lane *l, void *arg), void *arg)
+{
+    struct proxy *p = l->proxy;
+    if (!l->threaded) {
+        fn(l, arg);
+        return;
+    }
+    (void)pthread_mutex_lock(&p->lock);
+    l->order_arg = arg;
+    l->order = fn;
+    (void)pthread_mutex_unlock(&p->lock);
+    net_wake_send(l->wake);
+    (void)pthread_mutex_lock(&p->lock);
+    while (l->order)
+        (void)pthread_cond_wait(&l->ordered, &p->lock);
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+static void *run(void *arg)
+{
+    struct proxy_lane *l = arg;
+    net_loop_run(l->loop);
+    return NULL;
+}
+
+static int start_thread(struct proxy_lane *l)
+{
+    sigset_t all, before;
+    /* Signals are the owner's. */
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = -pthread_create(&l->thread, NULL, run, l);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    l->threaded = rc == 0;
+    return rc;
+}
+
+static void stop_loop(struct proxy_lane *l, void *arg)
+{
+    (void)arg;
+    l->pumping = true; /* nobody is sent anywhere any more */
+    net_loop_stop(l->loop);
+}
+
+void proxy_lane_stop(struct proxy_lane *l)
+{
+    if (!l->threaded) {
+        l->pumping = true;
+        return;
+    }
+    proxy_lane_do(l, stop_loop, NULL);
+    (void)pthread_join(l->thread, NULL);
+    l->threaded = false;
+}
+
+/* ---- life ------------------------------------------------------------------------------------------------- */
+
+static void on_due(void *ctx)
+{
+    proxy_pump(ctx);
+}
+
+static void on_tick(void *ctx);
+
+int proxy_lane_init(struct proxy *p, struct proxy_lane *l, struct net_loop *loop, unsigned loops, struct err *err)
+{
+    l->proxy = p;
+    l->log = BUF_INIT(1 << 20);
+    (void)pthread_cond_init(&l->ordered, NULL); /* cannot fail without attributes */
+    int rc = 0;
+    l->loop = loop;
+    if (!loop)
+        rc = net_loop_new(&l->loop, err);
+    if (rc == 0)
+        rc = net_wake_new(l->loop, on_wake, l, &l->wake, err);
+    if (rc < 0)
+        return rc;
+    struct httpio_limits limits = HTTPIO_LIMITS_DEFAULT;
+    limits.servers = loops;
+    l->server = httpio_server_new(l->loop, &limits, &proxy_server_ops, l);
+    l->client = httpio_client_new(l->loop, &HTTPIO_CLIENT_DEFAULT);
+    l->due = net_timer_new(l->loop, on_due, l);
+    l->tick = net_timer_new(l->loop, on_tick, l);
+    if (!l->server || !l->client || !l->due || !l->tick)
+        return err_nomem(err);
+    rc = loop ? 0 : start_thread(l);
+    return rc < 0 ? err_sys(err, rc, "cannot start a thread of the router") : 0;
+}
+
+void proxy_lane_release(struct proxy_lane *l)
+{
+    l->server = httpio_server_free(l->server);
+    l->client = httpio_client_free(l->client);
+    l->due = net_timer_close(l->due);
+    l->tick = net_timer_close(l->tick);
+    l->wake = net_wake_close(l->wake);
+    proxy_log_flush(l);
+    buf_release(&l->log);
+    if (l != l->proxy->lanes)
+        l->loop = net_loop_free(l->loop);
+    (void)pthread_cond_destroy(&l->ordered);
+}
+
+/* ---- whose turn it is -------------------------------------------------------------------------------------- */
+
+uint64_t proxy_lane_now(struct proxy_lane *l)
+{
+    uint64_t now = net_loop_now_ms(l->loop);
+    /* Loops look at the clock at different times; a request of another lane must not have come in the future. */
+    if (now > l->proxy->now_ms)
+        l->proxy->now_ms = now;
+    return l->proxy->now_ms;
+}
+
+static void hand_over(struct proxy_request *r, bool expired)
+{
+    struct proxy_lane *l = r->lane;
+    r->handed_expired = expired;
+    r->next_handed = l->handed;
+    if (l->handed)
+        l->handed->at_handed = &r->next_handed;
+    r->at_handed = &l->handed;
+    l->handed = r;
+}
+
+static struct proxy_request *take_over(struct proxy_lane *l, bool *ret_expired)
+{
+    struct proxy_request *r = l->handed;
+    if (r) {
+        *ret_expired = r->handed_expired;
+        proxy_request_unhand(r);
+    }
+    return r;
+}
+
+void proxy_request_unhand(struct proxy_request *r)
+{
+    if (!r->at_handed)
+        return;
+    *r->at_handed = r->next_handed;
+    if (r->next_handed)
+        r->next_handed->at_handed = r->at_handed;
+    r->at_handed = NULL;
+}
+
+struct turn {
+    struct proxy_request *request; /* of this lane */
+    struct proxy_lane *other;      /* has got one */
+    bool expired;
+    uint64_t due_ms;               /* with neither: from now on; UINT64_MAX never */
+};
+
+static void next(struct proxy_lane *l, struct turn *ret)
+{
+    struct proxy *p = l->proxy;
+    *ret = (struct turn){0};
+    (void)pthread_mutex_lock(&p->lock);
+    struct proxy_request *r = take_over(l, &ret->expired);
+    if (!r) {
+        struct sched_ticket *t = sched_next(p->sched, proxy_lane_now(l), &ret->expired);
+        r = t ? base_container(t, struct proxy_request, ticket) : NULL;
+        if (t && t->replica)
+            r->target = PROXY_PEER(t->replica)->target;
+        if (r && r->lane != l) {
+            hand_over(r, ret->expired);
+            ret->other = r->lane;
+        }
+    }
+    ret->request = ret->other ? NULL : r;
+    uint64_t due = sched_due(p->sched);
+    ret->due_ms = due == UINT64_MAX ? due : due > p->now_ms ? due - p->now_ms : 1;
+    (void)pthread_mutex_unlock(&p->lock);
+}
+
+void proxy_pump(struct proxy_lane *l)
+{
+    struct turn t;
+    if (l->pumping)
+        return;
+    l->pumping = true;
+    for (next(l, &t); t.request || t.other; next(l, &t)) {
+        if (t.request)
+            proxy_forward_go(t.request, t.expired);
+        else
+            net_wake_send(t.other->wake);
+    }
+    l->pumping = false;
+    if (t.due_ms == UINT64_MAX)
+        net_timer_stop(l->due);
+    else
+        net_timer_start(l->due, t.due_ms, 0);
+}
+
+/* ---- the tick ---------------------------------------------------------------------------------------------- */
+
+void proxy_tick(struct proxy_lane *l)
+{
+    if (!l->ticking)
+        net_timer_start(l->tick, l->proxy->tick_ms, l->proxy->tick_ms);
+    l->ticking = true;
+}
+
+void proxy_stream_add(struct proxy_request *r)
+{
+    struct proxy_lane *l = r->lane;
+    r->next_stream = l->streams;
+    if (l->streams)
+        l->streams->at_stream = &r->next_stream;
+    r->at_stream = &l->streams;
+    l->streams = r;
+    proxy_tick(l);
+}
+
+void proxy_stream_remove(struct proxy_request *r)
+{
+    if (!r->at_stream)
+        return;
+    *r->at_stream = r->next_stream;
+    if (r->next_stream)
+        r->next_stream->at_stream = r->at_stream;
+    r->at_stream = NULL;
+}
+
+/* Looks after the streams. What is done for one may end it, and then others begin: the walk ends there. */
+static void on_tick(void *ctx)
+{
+    struct proxy_lane *l = ctx;
+    const struct proxy *p = l->proxy;
+    uint64_t now = net_loop_now_ms(l->loop);
+    proxy_log_flush(l);
+    for (struct proxy_request *r = l->streams; r;) {
+        struct proxy_request *following = r->next_stream;
+        if (r->call && !r->paused && r->target.pins && now - r->byte_ms >= p->hang_ms) {
+            proxy_answer_hang(r);
+            break; /* the list is another one: the rest has its turn at the next tick */
+        }
+        if (now - r->sent_ms >= p->heartbeat_ms)
+            proxy_answer_heartbeat(r);
+        r = following;
+    }
+    if (!l->streams) {
+        net_timer_stop(l->tick);
+        l->ticking = false;
+    }
+}
