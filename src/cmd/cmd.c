@@ -96,6 +96,20 @@ int cmd_print_table(struct os_table *t)
     return r < 0 ? cmd_nomem() : cmd_print(buf_str(&text));
 }
 
+static void show_progress(void *ctx, enum event_level level, const char *subject, const char *text, uint64_t done, uint64_t total)
+{
+    enum os_style style = level == EVENT_ERROR ? OS_RED : level == EVENT_WARN ? OS_YELLOW : OS_PLAIN;
+    if (level >= EVENT_WARN)
+        os_progress_say(ctx, style, "%s: %s", subject, text);
+    else
+        os_progress_set(ctx, subject, text, done, total, OS_PLAIN);
+}
+
+struct event_sink cmd_progress_sink(struct os_progress *p)
+{
+    return (struct event_sink){.emit = show_progress, .ctx = p};
+}
+
 /* ---- the command line --------------------------------------------------------------------------------- */
 
 static size_t count_options(const struct cmd *c)

@@ -31,7 +31,7 @@ struct cmd {
     bool hidden;             /* not listed: for berth itself */
     int (*run)(const struct cmd *c, int argc, char **argv);
 };
-extern const struct cmd cmd_up, cmd_down, cmd_restart, cmd_status, cmd_top, cmd_logs, cmd_check, cmd_fit, cmd_init, cmd_inspect, cmd_lock, cmd_pull, cmd_runtime, cmd_route, cmd_render, cmd_route_worker, cmd_help;
+extern const struct cmd cmd_up, cmd_down, cmd_restart, cmd_status, cmd_top, cmd_logs, cmd_check, cmd_fit, cmd_init, cmd_inspect, cmd_lock, cmd_pull, cmd_verify, cmd_purge, cmd_runtime, cmd_route, cmd_render, cmd_route_worker, cmd_help;
 
 /* Parsed command line. */
 struct cmd_args {
@@ -73,6 +73,9 @@ int cmd_print(struct str text);
 struct json_out;
 int cmd_print_json(struct json_out *o);
 int cmd_print_table(struct os_table *t);
+
+/* Events as lines of progress; warnings and errors above them. */
+struct event_sink cmd_progress_sink(struct os_progress *p);
 
 /* Help text (width 80) and man page source of one command, and of berth itself when c is NULL. */
 int cmd_help_text(const struct cmd *c, struct buf *out) BASE_MUST_USE;

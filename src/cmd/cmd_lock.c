@@ -27,14 +27,14 @@ static int add_local(void *ctx, const char *role, const char *file, struct err *
     if (r < 0)
         return r;
     struct store_check c = {.path = path.ptr, .want = {.path = file}};
-    const struct store_verify_options o = {.sink = &l->s->sink};
+    const struct store_verify_options o = {.sink = &l->s->sink, .record = true};
     struct fleet_lock_file *list = arena_grow(a, l->files, l->n + 1, &l->cap, sizeof *list);
     r = list ? store_verify(l->s->store, &c, 1, &o, err) : err_nomem(err);
     char hex[OS_SHA256_HEX];
     if (r == 0 && c.verdict == STORE_MISSING && l->m->source != FLEET_MODEL_FILE)
         r = err_set(err, -ENOENT, "model '%s': its %s '%s' is not here yet: a plain server tells no digests, so 'berth pull %s' comes first", l->m->name, role, file, l->m->name);
     else if (r == 0 && c.verdict != STORE_PROVEN && c.verdict != STORE_UNCHANGED && c.verdict != STORE_RECORDED)
-        r = err_set(err, c.why.code < 0 ? c.why.code : -EBADMSG, "model '%s': its %s '%s' %s", l->m->name, role, path.ptr, c.why.text);
+        r = err_set(err, c.why.code < 0 ? c.why.code : -EBADMSG, "model '%s': its %s '%s': %s", l->m->name, role, path.ptr, c.why.text);
     if (r == 0) {
         l->files = list;
         l->files[l->n] = (struct fleet_lock_file){.path = arena_dup(a, str_of(file)), .bytes = c.bytes, .sha256 = arena_dup(a, str_of(os_hex(c.sha256, sizeof c.sha256, hex)))};

@@ -8,13 +8,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static int url_of(struct pull_session *s, const struct pull_item *i, struct buf *url, struct err *err)
-{
-    if (i->model->source == FLEET_MODEL_HF)
-        return hub_url(s->hub, i->model->source_arg, i->commit, i->file, url, err);
-    return hub_web_url(i->model->source_arg, i->file, url, err);
-}
-
 /* What is fetched but not there yet, against the room that there is. */
 static int check_space(const struct hub_want *wants, size_t n, struct err *err)
 {
@@ -46,7 +39,7 @@ static int fetch(struct pull_session *s, struct pull_plan *p, struct err *err)
             continue;
         r = pull_hub(s, err);
         if (r == 0)
-            r = url_of(s, item, &url, err);
+            r = pull_url(s, item->model, item->commit, item->file, &url, err);
         char *kept = r == 0 ? arena_dup(s->arena, buf_str(&url)) : NULL;
         if (r == 0 && !kept)
             r = err_nomem(err);
@@ -139,6 +132,8 @@ static int run_pull(const struct cmd *c, int argc, char **argv)
     code = pull_open(&s, f);
     if (code == CMD_OK)
         code = pull_read_options(&s, c, &a);
+    if (code == CMD_OK)
+        code = pull_lock(&s);
     os_interrupt_begin();
     if (code == CMD_OK)
         code = pull(&s, &a);

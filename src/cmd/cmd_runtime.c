@@ -11,15 +11,6 @@
 #include <store/store.h>
 #include <unistd.h>
 
-static void show_progress(void *ctx, enum event_level level, const char *subject, const char *text, uint64_t done, uint64_t total)
-{
-    enum os_style style = level == EVENT_ERROR ? OS_RED : level == EVENT_WARN ? OS_YELLOW : OS_PLAIN;
-    if (level >= EVENT_WARN)
-        os_progress_say(ctx, style, "%s: %s", subject, text);
-    else
-        os_progress_set(ctx, subject, text, done, total, OS_PLAIN);
-}
-
 /* Everything that the subcommands need, opened and closed in one place. */
 struct session {
     const struct cmd *c;
@@ -39,7 +30,7 @@ static int session_open(struct session *s, const struct cmd *c, const struct cmd
     s->progress = os_progress_new(STDERR_FILENO, &clk_system);
     if (!s->progress)
         return cmd_nomem();
-    s->sink = (struct event_sink){.emit = show_progress, .ctx = s->progress};
+    s->sink = cmd_progress_sink(s->progress);
     return CMD_OK;
 }
 

@@ -27,16 +27,21 @@ struct pull_session {
     bool terminal;
     unsigned told;               /* tenths of the whole that were said where there is no terminal, and when */
     uint64_t told_us;
+    int lock_fd;                 /* of pull_lock; -1 */
 };
 /* All return an exit code and have said why. Close it in any case. */
 int pull_open(struct pull_session *s, const struct fleet *f);
 void pull_close(struct pull_session *s);
+/* For commands that write payload files: waits until no other does, and has it written down that the fleet uses its files. Before os_interrupt_begin, so that waiting can be broken off. An exit code. */
+int pull_lock(struct pull_session *s);
 /* Options --connections, --stall and --retries, into s->options. */
 int pull_read_options(struct pull_session *s, const struct cmd *c, const struct cmd_args *a);
 #define PULL_OPTIONS \
     {0, "connections", "N", "connections at once (default 4)"}, {0, "stall", "SECONDS", "give up a connection that brings nothing for so long (30)"}, { 0, "retries", "N", "tries in a row without a byte (8)" }
 /* Opens the hub; -errno with err. */
 int pull_hub(struct pull_session *s, struct err *err) BASE_MUST_USE;
+/* Where a file of a model is; revision is for a hub's. The hub must be open. */
+int pull_url(const struct pull_session *s, const struct fleet_model *m, const char *revision, const char *file, struct buf *url, struct err *err) BASE_MUST_USE;
 /* True when the model is one of the command's words, or there are none. */
 bool pull_wants(const struct cmd_args *a, const struct fleet_model *m);
 /* CMD_OK when every word of the command is a model of the fleet; else has said which is not. */

@@ -43,7 +43,7 @@ static void show(void *ctx, enum event_level level, const char *subject, const c
 int pull_open(struct pull_session *s, const struct fleet *f)
 {
     struct err err;
-    *s = (struct pull_session){.fleet = f, .terminal = os_is_terminal(STDERR_FILENO)};
+    *s = (struct pull_session){.fleet = f, .lock_fd = -1, .terminal = os_is_terminal(STDERR_FILENO)};
     s->arena = arena_new(PULL_MEMORY_MAX);
     s->progress = os_progress_new(STDERR_FILENO, &clk_system);
     if (!s->arena || !s->progress)
@@ -60,9 +60,23 @@ void pull_close(struct pull_session *s)
 {
     s->hub = hub_free(s->hub);
     s->progress = os_progress_free(s->progress);
+    os_closep(&s->lock_fd);
     s->store = store_free(s->store);
     s->arena = arena_free(s->arena);
     os_dirs_release(&s->dirs);
+}
+
+int pull_lock(struct pull_session *s)
+{
+    struct err err;
+    s->lock_fd = store_lock_payloads(s->store, false, &err);
+    if (s->lock_fd == -EWOULDBLOCK) {
+        os_progress_say(s->progress, OS_PLAIN, "another berth fetches or repairs files here: waiting until it is done");
+        s->lock_fd = store_lock_payloads(s->store, true, &err);
+    }
+    if (s->lock_fd < 0 || store_uses_write(s->store, s->fleet, false, &err) < 0)
+        return cmd_fail(CMD_FAILED, &err);
+    return CMD_OK;
 }
 
 static int read_number(const struct cmd *c, const struct cmd_args *a, const char *name, uint64_t most, uint64_t *ret)
@@ -90,6 +104,11 @@ int pull_read_options(struct pull_session *s, const struct cmd *c, const struct 
 int pull_hub(struct pull_session *s, struct err *err)
 {
     return s->hub ? 0 : hub_new(&s->options, &s->hub, err);
+}
+
+int pull_url(const struct pull_session *s, const struct fleet_model *m, const char *revision, const char *file, struct buf *url, struct err *err)
+{
+    return m->source == FLEET_MODEL_HF ? hub_url(s->hub, m->source_arg, revision, file, url, err) : hub_web_url(m->source_arg, file, url, err);
 }
 
 bool pull_wants(const struct cmd_args *a, const struct fleet_model *m)

@@ -234,7 +234,7 @@ static bool give(struct hub_way *w, struct hub_lane *l)
         l->first = l->last = 0;
         l->pos = 0;
         l->end = STORE_SEGMENT_BYTES;
-    } else if (!take_lease(w, l)) {
+    } else if (w->known || !take_lease(w, l)) { /* a repair is over with its copies */
         return false;
     }
     lane_begin(l, w);

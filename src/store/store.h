@@ -78,7 +78,7 @@ enum store_verdict {
 struct store_check {
     /* given */
     const char *path;            /* absolute */
-    struct fleet_lock_file want; /* bytes and digests; both digests NULL: what its manifest says */
+    struct fleet_lock_file want; /* bytes and digests; both digests NULL: what its manifest says, of which the bytes are put here */
     /* found; all zero before */
     enum store_verdict verdict;
     uint64_t bytes;              /* of the file as it is */
@@ -91,6 +91,7 @@ struct store_check {
 #define STORE_VERIFY_THREADS 8 /* beyond it memory is the limit, not cores */
 struct store_verify_options {
     bool full;        /* hash what is unchanged too, from the disk */
+    bool record;      /* a file that is not pinned and was touched since it was recorded is recorded again, not damaged: its owner says so */
     unsigned threads; /* 0: one for each core that we may use, at most STORE_VERIFY_THREADS */
     const struct event_sink *sink; /* progress of subject "verify" in bytes */
 };

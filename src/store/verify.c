@@ -253,7 +253,7 @@ static int open_file(struct proof *p)
     if (p->fd < 0 || fstat(p->fd, &st) < 0) {
         bool missing = errno == ENOENT || errno == ENOTDIR;
         c->verdict = missing ? STORE_MISSING : STORE_UNREADABLE;
-        return missing ? err_set(&c->why, -ENOENT, "is not there") : err_sys(&c->why, -errno, "cannot be read");
+        return missing ? err_set(&c->why, -ENOENT, "no such file") : err_sys(&c->why, -errno, "cannot be read");
     }
     c->verdict = STORE_UNREADABLE;
     if (!S_ISREG(st.st_mode))
@@ -273,6 +273,10 @@ static int prepare(struct store *s, struct proof *p, const struct store_verify_o
         return 0;
     if (segments_load(s, c->path, &p->known, NULL) == 0 && pinned(c) && !segments_match(&p->known.m, &c->want))
         segments_release(&p->known); /* of what the file was before it was pinned, or pinned again */
+    if (o->record && !pinned(c) && p->known.path && !stamp_same(&p->known.stamp, &p->before))
+        segments_release(&p->known);
+    if (p->known.path)
+        c->want.bytes = p->known.m.bytes;
     if (p->known.path && !o->full && stamp_same(&p->known.stamp, &p->before)) {
         c->verdict = STORE_UNCHANGED;
         memcpy(c->sha256, p->known.m.sha256, sizeof c->sha256);
@@ -313,8 +317,12 @@ static int list_damage(struct proof *p)
     for (size_t i = 0; i < p->n_segments; i++)
         if (p->bad[i])
             c->segments[c->n_segments++] = i;
+    if (n == 0)
+        return err_set(&c->why, -EBADMSG, "has %llu bytes, not %llu: something was added at its end", (unsigned long long)c->bytes, (unsigned long long)m->bytes);
     if (c->bytes != m->bytes)
         return err_set(&c->why, -EBADMSG, "has %llu bytes, not %llu; %zu of %zu segments are damaged", (unsigned long long)c->bytes, (unsigned long long)m->bytes, n, p->n_segments);
+    if (p->n_segments == 1)
+        return err_set(&c->why, -EBADMSG, "has other content than it had");
     return err_set(&c->why, -EBADMSG, "%zu of %zu segments %s damaged, the first at byte %llu", n, p->n_segments, n == 1 ? "is" : "are",
                    (unsigned long long)(c->segments[0] * STORE_SEGMENT_BYTES));
 }

@@ -172,6 +172,22 @@ static void test_record_then_prove(void **state)
     assert_string_equal(os_hex(c.sha256, sizeof c.sha256, hex), sha256_of(w->path));
 }
 
+/* Touched and unpinned: damaged, until its owner says that it is what it is now. */
+static void test_record_again(void **state)
+{
+    struct world *w = *state;
+    make(w->path, 1000);
+    assert_int_equal(verify(w, w->path, (struct fleet_lock_file){0}).verdict, STORE_RECORDED);
+    poke(w->path, 500, "X");
+    struct store_check c = verify(w, w->path, (struct fleet_lock_file){0});
+    assert_int_equal(c.verdict, STORE_DAMAGED);
+    assert_int_equal(c.want.bytes, 1000);
+    store_check_release(&c);
+    c = verify_with(w, w->path, (struct fleet_lock_file){0}, (struct store_verify_options){.record = true});
+    assert_int_equal(c.verdict, STORE_RECORDED);
+    assert_int_equal(verify(w, w->path, (struct fleet_lock_file){0}).verdict, STORE_UNCHANGED);
+}
+
 static void test_pinned(void **state)
 {
     struct world *w = *state;
@@ -496,7 +512,7 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(test_segments),       TEST(test_manifest),   TEST(test_manifest_hostile), TEST(test_record_then_prove),        TEST(test_pinned),
+        TEST(test_segments),       TEST(test_manifest),   TEST(test_manifest_hostile), TEST(test_record_then_prove),        TEST(test_record_again), TEST(test_pinned),
         TEST(test_git_sha1),       TEST(test_damage_located), TEST(test_full_finds_silent_damage), TEST(test_wrong_length), TEST(test_not_a_file),
         TEST(test_many),           TEST(test_interrupted), TEST(test_repair_in_place), TEST(test_repair_linked),            TEST(test_adopt),
         TEST(test_adopt_older_commit), TEST(test_space),
