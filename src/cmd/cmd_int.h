@@ -31,7 +31,31 @@ struct cmd {
     bool hidden;             /* not listed: for berth itself */
     int (*run)(const struct cmd *c, int argc, char **argv);
 };
-extern const struct cmd cmd_up, cmd_down, cmd_restart, cmd_status, cmd_top, cmd_logs, cmd_check, cmd_fit, cmd_init, cmd_inspect, cmd_lock, cmd_pull, cmd_verify, cmd_purge, cmd_runtime, cmd_route, cmd_render, cmd_route_worker, cmd_help;
+extern const struct cmd cmd_init;
+extern const struct cmd cmd_up;
+extern const struct cmd cmd_down;
+extern const struct cmd cmd_restart;
+extern const struct cmd cmd_status;
+extern const struct cmd cmd_top;
+extern const struct cmd cmd_logs;
+extern const struct cmd cmd_check;
+extern const struct cmd cmd_fit;
+extern const struct cmd cmd_inspect;
+extern const struct cmd cmd_lock;
+extern const struct cmd cmd_pull;
+extern const struct cmd cmd_verify;
+extern const struct cmd cmd_purge;
+extern const struct cmd cmd_runtime;
+extern const struct cmd cmd_route;
+extern const struct cmd cmd_render;
+extern const struct cmd cmd_plan;
+extern const struct cmd cmd_deploy;
+extern const struct cmd cmd_rollback;
+extern const struct cmd cmd_history;
+extern const struct cmd cmd_help;
+extern const struct cmd cmd_route_worker;
+extern const struct cmd cmd_apply;
+extern const struct cmd cmd_drain;
 
 /* Parsed command line. */
 struct cmd_args {

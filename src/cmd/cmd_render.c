@@ -74,7 +74,7 @@ static int render_service(struct rendering *x, const struct fleet_service *s)
     if (!arena)
         return cmd_nomem();
     bool tree = s->unit != FLEET_QUADLET;
-    if ((tree && store_runtime_find(x->store, s->runtime, &runtime, &err) < 0) || run_unit_input(x->store, x->fleet->name, s, &runtime, arena, &in, &err) < 0)
+    if ((tree && store_runtime_find(x->store, s->runtime, &runtime, &err) < 0) || run_unit_input(x->store, x->fleet->name, s, &runtime, arena, &in, NULL, &err) < 0)
         code = cmd_fail(CMD_FAILED, &err);
     else
         code = render_input(x, &in);

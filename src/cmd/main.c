@@ -8,7 +8,31 @@
 #include <stdio.h>
 
 const struct cmd *const cmd_table[] = {
-    &cmd_init, &cmd_up, &cmd_down, &cmd_restart, &cmd_status, &cmd_top, &cmd_logs, &cmd_check, &cmd_fit, &cmd_inspect, &cmd_lock, &cmd_pull, &cmd_verify, &cmd_purge, &cmd_runtime, &cmd_route, &cmd_render, &cmd_help, &cmd_route_worker,
+    &cmd_init,
+    &cmd_up,
+    &cmd_down,
+    &cmd_restart,
+    &cmd_status,
+    &cmd_top,
+    &cmd_logs,
+    &cmd_check,
+    &cmd_fit,
+    &cmd_inspect,
+    &cmd_lock,
+    &cmd_pull,
+    &cmd_verify,
+    &cmd_purge,
+    &cmd_runtime,
+    &cmd_route,
+    &cmd_render,
+    &cmd_plan,
+    &cmd_deploy,
+    &cmd_rollback,
+    &cmd_history,
+    &cmd_help,
+    &cmd_route_worker,
+    &cmd_apply,
+    &cmd_drain,
 };
 const size_t cmd_table_len = BASE_COUNT(cmd_table);
 

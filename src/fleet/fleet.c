@@ -133,6 +133,22 @@ static int read_all(struct fleet_reader *r)
     return rc < 0 ? rc : fleet_rules_endpoints(r);
 }
 
+/* Seen from that host. The hosts are the reader's own, so what is const to others is not to it. */
+static int be_here(struct fleet *f, const char *name, struct err *err)
+{
+    struct fleet_host *hosts = (struct fleet_host *)f->hosts, *here = NULL;
+    for (size_t i = 0; i < f->n_hosts; i++) {
+        if (strcmp(hosts[i].name, name) == 0)
+            here = &hosts[i];
+        else if (!hosts[i].ssh)
+            hosts[i].ssh = "elsewhere";
+    }
+    if (!here)
+        return err_set(err, -EINVAL, "%s: there is no host '%s'", f->file, name);
+    here->ssh = NULL;
+    return 0;
+}
+
 int fleet_parse(struct str text, const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err)
 {
     struct yaml *tree;
@@ -152,6 +168,8 @@ int fleet_parse(struct str text, const char *path, const struct fleet_options *o
         rc = read_all(&r);
     }
     (void)yaml_free(tree);
+    if (rc == 0 && opt && opt->here)
+        rc = be_here(f, opt->here, err);
     if (rc < 0) {
         (void)fleet_free(f);
         return rc;

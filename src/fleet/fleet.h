@@ -222,6 +222,8 @@ struct fleet_options {
     size_t n_engines;
     /* Why a word must not stand in `args` ("use 'context'") and which flag it is; NULL when it may. The function may be NULL: all may. */
     const char *(*flag_taken)(const char *engine, struct str word, const char **ret_flag);
+    /* The host that this machine is, for a fleet file that came from another one: it loses its `ssh`, and the host without one gets "elsewhere". -EINVAL when there is no such host. NULL: as written. */
+    const char *here;
 };
 
 /* Reads and validates a file, and the lock beside it when there is one. -EINVAL: one of them is unusable, err has the place; -ENOENT, -EACCES, ...: not readable, err has the path. */

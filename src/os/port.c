@@ -16,8 +16,9 @@
 #define SOCKETS_MAX 64 /* listeners of one port: SO_REUSEPORT and one per address */
 
 struct inodes {
-    uint64_t of[SOCKETS_MAX];
+    uint64_t of[SOCKETS_MAX]; /* of listeners */
     size_t n;
+    unsigned all;             /* sockets of the port in any state */
 };
 
 static struct str next_word(struct str *s)
@@ -38,6 +39,7 @@ static void take_socket(struct str line, struct str port, struct inodes *found)
         if (i == FIELD_STATE)
             state = word;
     }
+    found->all += str_ends(local, port);
     if (str_ends(local, port) && str_eq(state, STR("0A")) && str_to_u64(word, &inode) == 0 && found->n < SOCKETS_MAX)
         found->of[found->n++] = inode;
 }
@@ -105,6 +107,17 @@ static void read_name(int proc, const char *pid, char name[64])
     buf_add_printable(&shown, str_trim(buf_str(&text)), 60);
     if (buf_status(&shown) == 0 && shown.len > 0 && shown.len < 64)
         memcpy(name, shown.ptr, shown.len + 1);
+}
+
+int os_port_sockets(uint16_t port, unsigned *ret)
+{
+    struct inodes found = {.n = 0};
+    int r = find_sockets("/proc/net/tcp", port, &found);
+    if (r == 0)
+        r = find_sockets("/proc/net/tcp6", port, &found);
+    if (r == 0)
+        *ret = found.all;
+    return r;
 }
 
 int os_port_owner(uint16_t port, struct os_owner *ret)

@@ -94,7 +94,7 @@ int run_pids_recover(const char *path, size_t *ret_n, struct err *err) BASE_MUST
 /* ---- units ---------------------------------------------------------------------------------------------------------- */
 
 /* What the unit of a service is made of on this machine: its argv is the runtime's own program through its own loader, its environment the clean one, its reads the payloads and the runtime's tree; groups and versions are this machine's.
- * runtime is not used for a container. stop is left to the caller. All of it lives in arena a. -ENOENT and others when a payload's folder is not there. Needs the main thread. */
-int run_unit_input(struct store *s, const char *fleet, const struct fleet_service *service, const struct store_runtime *runtime, struct arena *a, struct unit_input *ret, struct err *err) BASE_MUST_USE;
+ * runtime is not used for a container. stop is left to the caller. All of it lives in arena a, ret_paths (may be NULL) too: where the engine finds its files. -ENOENT and others when a payload's folder is not there. Needs the main thread. */
+int run_unit_input(struct store *s, const char *fleet, const struct fleet_service *service, const struct store_runtime *runtime, struct arena *a, struct unit_input *ret, struct engine_paths *ret_paths, struct err *err) BASE_MUST_USE;
 /* Has systemd (systemd-analyze) or Podman (its quadlet generator) read a unit file at path, in a folder of its own, without installing it. 0: it accepts it without a word. -EBADMSG with what it says; -ENOENT when the program is not on this machine. */
 int run_unit_verify(const char *path, enum unit_form form, enum fleet_scope scope, struct err *err) BASE_MUST_USE;

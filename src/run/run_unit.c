@@ -133,7 +133,7 @@ static int service_command(struct store *s, const struct store_runtime *runtime,
     return r == 0 ? absolute(a, in, err) : r;
 }
 
-int run_unit_input(struct store *s, const char *fleet, const struct fleet_service *service, const struct store_runtime *runtime, struct arena *a, struct unit_input *ret, struct err *err)
+int run_unit_input(struct store *s, const char *fleet, const struct fleet_service *service, const struct store_runtime *runtime, struct arena *a, struct unit_input *ret, struct engine_paths *ret_paths, struct err *err)
 {
     const struct run_env env = {.store = s};
     struct run_service self = {.env = &env, .service = service, .runtime = runtime, .kind = engine_find(service->runtime->engine), .arena = a};
@@ -161,6 +161,8 @@ int run_unit_input(struct store *s, const char *fleet, const struct fleet_servic
     }
     if (r == 0)
         *ret = in;
+    if (r == 0 && ret_paths)
+        *ret_paths = self.paths;
     return r;
 }
 

@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * berth plan, deploy, rollback: over the hosts of a fleet, one after the other; the first that fails is the last. history: what was done on this machine.
+ */
+#include "deploy_int.h"
+
+#include <errno.h>
+#include <ledger/ledger.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct tour {
+    const struct cmd *c;
+    const struct cmd_args *a;
+    const struct fleet *fleet;
+    const struct os_dirs *dirs;
+    const char *verb; /* plan, deploy, rollback */
+    char who[256];
+    struct os_progress *progress;
+    struct event_sink sink;
+    struct json *texts[FLEET_SERVICES_MAX];
+    json_val hosts[FLEET_SERVICES_MAX];
+    size_t n;
+};
+
+static void show(void *ctx, enum event_level level, const char *subject, const char *text, uint64_t done, uint64_t total)
+{
+    struct os_progress *p = ctx;
+    enum os_style style = level == EVENT_ERROR ? OS_RED : level == EVENT_WARN ? OS_YELLOW : OS_PLAIN;
+    if (total)
+        os_progress_set(p, subject, text, done, total, OS_PLAIN);
+    else if (level >= EVENT_INFO)
+        os_progress_say(p, style, "%s: %s", subject, text);
+}
+
+static void find_who(char out[256])
+{
+    char host[128] = "";
+    const char *sudo = getenv("SUDO_USER");
+    const struct passwd *pw = sudo ? NULL : getpwuid(getuid());
+    (void)gethostname(host, sizeof host - 1);
+    snprintf(out, 256, "%.100s@%.120s", sudo ? sudo : pw ? pw->pw_name : "?", host);
+    for (char *p = out; *p; p++)
+        if (*p == '\'' || (unsigned char)*p < 0x20)
+            *p = '?';
+}
+
+int deploy_rollback_path(const struct deploy_request *q, const struct os_dirs *dirs, struct buf *ret, struct err *err)
+{
+    struct fleet_options options = engine_fleet_options();
+    struct fleet *f = NULL;
+    options.here = q->host;
+    int r = fleet_load(q->fleet_path, &options, &f, err);
+    if (r == 0)
+        r = deploy_version_path(dirs, f->name, 1, ret, err);
+    fleet_free(f);
+    return r;
+}
+
+/* ---- one host --------------------------------------------------------------------------------------------------- */
+
+static int on_this_machine(struct tour *t, const struct fleet_host *h, struct buf *out, struct err *err)
+{
+    struct deploy_request q = {.fleet_path = t->fleet->file, .host = h->name, .who = t->who, .only_plan = strcmp(t->verb, "plan") == 0};
+    base_autobuf struct buf back = BUF_INIT(8192);
+    int r = 0;
+    if (strcmp(t->verb, "rollback") == 0) {
+        r = deploy_rollback_path(&q, t->dirs, &back, err);
+        q.fleet_path = back.ptr;
+    }
+    return r < 0 ? r : deploy_here(&q, t->dirs, &t->sink, out) < 0 ? err_nomem(err) : 0;
+}
+
+static int on_another(struct tour *t, const struct fleet_host *h, struct buf *out, struct err *err)
+{
+    const char *const words[] = {"_apply", t->verb, "--host", h->name, "--who", t->who, NULL};
+    int status = 0, r = deploy_remote(t->fleet, h, t->dirs, words, &t->sink, out, &status, err);
+    if (r == 0 && out->len == 0)
+        r = err_set(err, -EIO, WIFEXITED(status) && WEXITSTATUS(status) == 255 ? "the connection broke; what was begun there goes on: 'berth plan %s' tells how far it is" : "berth there said why above", h->name);
+    return r;
+}
+
+static int visit(struct tour *t, const struct fleet_host *h)
+{
+    base_autobuf struct buf out = BUF_INIT(DEPLOY_TEXT_MAX);
+    struct err err;
+    int r = h->ssh ? on_another(t, h, &out, &err) : on_this_machine(t, h, &out, &err);
+    if (r == 0)
+        r = json_parse(buf_str(&out), &t->texts[t->n], &err);
+    if (r < 0) {
+        err_prefix(&err, "host '%s'", h->name);
+        return cmd_fail(CMD_FAILED, &err);
+    }
+    t->hosts[t->n] = json_root(t->texts[t->n]);
+    struct str error;
+    return json_str(json_get(t->hosts[t->n++], "error"), &error) ? CMD_FAILED : CMD_OK;
+}
+
+static bool has_units(const struct fleet *f, const struct fleet_host *h)
+{
+    for (size_t i = 0; i < f->n_services; i++)
+        if (f->services[i].host == h && f->services[i].unit != FLEET_CHILD)
+            return true;
+    return false;
+}
+
+static const struct fleet_host *find_host(const struct fleet *f, const char *name)
+{
+    for (size_t i = 0; i < f->n_hosts; i++)
+        if (strcmp(f->hosts[i].name, name) == 0)
+            return &f->hosts[i];
+    return NULL;
+}
+
+/* ---- all of them -------------------------------------------------------------------------------------------------- */
+
+static int finish_json(const struct tour *t)
+{
+    struct json_out *o = json_out_new();
+    if (!o)
+        return cmd_nomem();
+    json_out_arr(o, NULL);
+    for (size_t i = 0; i < t->n; i++)
+        json_out_val(o, NULL, t->hosts[i]);
+    json_out_end(o);
+    return cmd_print_json(o);
+}
+
+static int finish(struct tour *t, int code)
+{
+    uint64_t todo = 0, n;
+    int shown = CMD_OK;
+    for (size_t i = 0; i < t->n; i++)
+        todo += json_u64(json_get(t->hosts[i], "todo"), &n) ? n : 0;
+    if (cmd_given(t->c, t->a, "json"))
+        shown = finish_json(t);
+    else if (strcmp(t->verb, "plan") == 0 && t->n)
+        shown = deploy_show_plan(t->hosts, t->n, cmd_given(t->c, t->a, "diff"));
+    for (size_t i = 0; i < t->n && !cmd_given(t->c, t->a, "json"); i++) {
+        struct str error;
+        if (strcmp(t->verb, "plan") != 0 || json_str(json_get(t->hosts[i], "error"), &error))
+            base_ignore(deploy_show_outcome(t->hosts[i])); /* a failure is in code already */
+    }
+    if (code == CMD_OK && shown == CMD_OK && strcmp(t->verb, "plan") == 0 && todo && cmd_given(t->c, t->a, "exit-code"))
+        return 10;
+    return code == CMD_OK ? shown : code;
+}
+
+static int go(struct tour *t)
+{
+    int code = CMD_OK;
+    for (size_t i = 0; i < t->a->n_words; i++)
+        if (!find_host(t->fleet, t->a->words[i]))
+            return cmd_failf(CMD_USAGE, "fleet '%s' has no host '%.60s'", t->fleet->name, t->a->words[i]);
+    bool any = false;
+    /* named ones in the order of their names on the line: the first is the canary */
+    for (size_t i = 0; i < t->a->n_words && code == CMD_OK; i++, any = true)
+        code = visit(t, find_host(t->fleet, t->a->words[i]));
+    for (size_t i = 0; t->a->n_words == 0 && i < t->fleet->n_hosts && code == CMD_OK; i++)
+        if (has_units(t->fleet, &t->fleet->hosts[i])) {
+            any = true;
+            code = visit(t, &t->fleet->hosts[i]);
+        }
+    if (!any)
+        return cmd_failf(CMD_USAGE, "no service of fleet '%s' is a unit: give one 'unit: systemd' or 'unit: quadlet'", t->fleet->name);
+    return finish(t, code);
+}
+
+static int tour_fleet(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
+{
+    struct tour *t = calloc(1, sizeof *t);
+    if (!t)
+        return cmd_nomem();
+    *t = (struct tour){.c = c, .a = a, .fleet = f, .dirs = dirs, .verb = c->name};
+    find_who(t->who);
+    t->progress = os_progress_new(STDERR_FILENO, &clk_system);
+    t->sink = (struct event_sink){.emit = show, .ctx = t->progress};
+    int code = t->progress ? go(t) : cmd_nomem();
+    os_progress_free(t->progress);
+    for (size_t i = 0; i < t->n; i++)
+        json_free(t->texts[i]);
+    free(t);
+    return code;
+}
+
+static int run_tour(const struct cmd *c, int argc, char **argv)
+{
+    struct cmd_args a;
+    int code = CMD_OK;
+    return cmd_parse(c, argc, argv, 0, CMD_WORDS_MAX, &a, &code) ? cmd_on_fleet(c, &a, tour_fleet) : code;
+}
+
+const struct cmd cmd_plan = {
+    .name = "plan",
+    .synopsis = "[HOST...] [--diff] [--exit-code] [--json] [-f FILE]",
+    .summary = "what a deploy would install, restart and retire",
+    .description = "Compares the units that the fleet file wants on each host with what is installed and runs there, file by file, and changes nothing. A service is only touched for a reason: its unit's text differs (--diff shows the lines), it "
+                   "does not run, or its process is older than its file. Without HOST all hosts that have services with 'unit: systemd' or 'unit: quadlet'. With --exit-code the exit code is 10 when there is something to do.",
+    .examples = "berth plan\nberth plan big --diff\nberth plan --exit-code && echo nothing to do",
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "diff", NULL, "show the lines that differ"}, {0, "exit-code", NULL, "exit with 10 when there is something to do"}},
+    .run = run_tour,
+};
+
+const struct cmd cmd_deploy = {
+    .name = "deploy",
+    .synopsis = "[HOST...] [--json] [-f FILE]",
+    .summary = "bring hosts to what the fleet file says, and prove it",
+    .description = "Goes over the hosts in their order (or as named), each one through the system's ssh, with berth copied along: nothing needs to be installed there. On a host, gates come first, with nothing touched: payloads and runtime are "
+                   "what was pinned, the units are what its systemd accepts, the ports are free or ours, and it all fits in what is free now. Then one service after the other is stopped, its port waited for, its unit written, started, and "
+                   "proven: health, the model that it serves, what the engine took, one token, and that the process which answers is the unit's own.\n\n"
+                   "When something fails, everything that was changed on that host is put back and proven to run again, and no further host is touched; the exit code is 1. A deploy that was killed is finished by the next one. What is "
+                   "retired goes to a trash folder with the commands that bring it back.",
+    .examples = "berth deploy\nberth deploy canary big",
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON},
+    .run = run_tour,
+};
+
+const struct cmd cmd_rollback = {
+    .name = "rollback",
+    .synopsis = "[HOST...] [--json] [-f FILE]",
+    .summary = "deploy the version before the one in force",
+    .description = "Each host keeps the fleet files that were in force there. A rollback deploys the one before, with the same gates and proofs; a second one goes one further back.",
+    .examples = "berth rollback big",
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON},
+    .run = run_tour,
+};
+
+/* ---- history -------------------------------------------------------------------------------------------------------- */
+
+static int add_event(void *ctx, const struct ledger_event *e, struct err *err)
+{
+    char when[CLK_RFC3339];
+    (void)err;
+    os_table_cell(ctx, OS_PLAIN, "%s", clk_rfc3339(e->at_us, when));
+    os_table_cell(ctx, strcmp(e->what, "failed") == 0 ? OS_RED : OS_GREEN, "%s", e->what);
+    os_table_cell(ctx, OS_PLAIN, "%s", e->detail);
+    return 0;
+}
+
+static int history(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
+{
+    static const char *const headings[] = {"WHEN", "WHAT", "HOW IT ENDED"};
+    static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_LEFT};
+    base_autobuf struct buf path = BUF_INIT(8192), subject = BUF_INIT(256);
+    struct ledger *l = NULL;
+    struct err err;
+    (void)c;
+    (void)a;
+    buf_addf(&path, "%s/ledger.db", dirs->state);
+    buf_addf(&subject, "fleet %s", f->name);
+    struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
+    if (!t || buf_status(&path) < 0 || buf_status(&subject) < 0) {
+        os_table_free(t);
+        return cmd_nomem();
+    }
+    int code = CMD_OK;
+    if (ledger_open(path.ptr, &l, &err) < 0 || ledger_history(l, subject.ptr, 50, add_event, t, &err) < 0)
+        code = cmd_fail(CMD_FAILED, &err);
+    ledger_free(l);
+    if (code == CMD_OK)
+        return cmd_print_table(t);
+    os_table_free(t);
+    return code;
+}
+
+static int run_history(const struct cmd *c, int argc, char **argv)
+{
+    struct cmd_args a;
+    int code = CMD_OK;
+    return cmd_parse(c, argc, argv, 0, 0, &a, &code) ? cmd_on_fleet(c, &a, history) : code;
+}
+
+const struct cmd cmd_history = {
+    .name = "history",
+    .synopsis = "[-f FILE]",
+    .summary = "what was deployed on this machine, and how it ended",
+    .description = "The last 50 deploys and rollbacks of the fleet on this machine, newest first: when, by whom, and how each ended.",
+    .options = {CMD_OPTION_FILE},
+    .run = run_history,
+};

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What plan, deploy and rollback do on the machine that they are about, whether a person sits at it or a berth on another machine has sent for it: one JSON text comes out, which deploy_show.c shows.
+ */
+#include "deploy_int.h"
+
+#include <errno.h>
+#include <store/store.h>
+#include <unistd.h>
+
+static void items(struct json_out *o, const struct deploy_plan *p)
+{
+    json_out_arr(o, "items");
+    for (size_t i = 0; p && i < p->n; i++) {
+        const struct deploy_item *it = &p->items[i];
+        json_out_obj(o, NULL);
+        json_out_cstr(o, "action", deploy_action_text(it->action));
+        json_out_cstr(o, "service", it->service);
+        json_out_cstr(o, "unit", it->unit);
+        json_out_cstr(o, "path", it->path);
+        json_out_cstr(o, "reason", it->reason);
+        json_out_cstr(o, "diff", it->diff);
+        json_out_end(o);
+    }
+    json_out_end(o);
+}
+
+/* A runtime of Debian's packages is made from what came along; what cannot be made so is left for the error that names it. */
+static void make_runtimes(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink)
+{
+    struct fleet_options options = engine_fleet_options();
+    struct fleet *f = NULL;
+    struct store *s = NULL;
+    options.here = q->host;
+    if (fleet_load(q->fleet_path, &options, &f, NULL) == 0 && store_open(dirs, &s, NULL) == 0)
+        for (size_t i = 0; i < f->n_services; i++) {
+            const struct fleet_service *v = &f->services[i];
+            const struct store_add_options o = {.offline = true, .sink = sink};
+            struct store_runtime r = {0};
+            if (v->host->ssh || v->unit != FLEET_SYSTEMD || v->runtime->source != FLEET_SOURCE_DEBIAN || store_runtime_find(s, v->runtime, &r, NULL) == 0) {
+                store_runtime_release(&r);
+                continue;
+            }
+            base_ignore(store_runtime_add(s, v->runtime, &o, &r, NULL)); /* deploy_open says what is missing */
+            store_runtime_release(&r);
+        }
+    store_free(s);
+    fleet_free(f);
+}
+
+/* One that a gate or the proof stops is an answer too: it is in the text, with what was planned. */
+static int act(const struct deploy_request *q, struct deploy *d, struct deploy_plan *plan, struct deploy_outcome *out, struct err *err)
+{
+    int r = q->only_plan ? 0 : deploy_begin(d, err);
+    if (r == 0)
+        r = deploy_plan(d, plan, err);
+    if (r < 0 || q->only_plan)
+        return r;
+    r = deploy_gates(d, plan, err);
+    return r == 0 ? deploy_apply(d, plan, out, err) : r;
+}
+
+int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, struct buf *ret)
+{
+    const struct deploy_options o = {.fleet_path = q->fleet_path, .host = q->host, .who = q->who, .only_plan = q->only_plan, .sink = sink};
+    struct deploy *d = NULL;
+    struct deploy_plan plan = {0};
+    struct deploy_outcome out = {0};
+    struct err err;
+    if (!q->only_plan)
+        make_runtimes(q, dirs, sink);
+    int r = deploy_open(&o, dirs, &d, &err);
+    if (r == 0)
+        r = act(q, d, &plan, &out, &err);
+    struct json_out *j = json_out_new();
+    if (!j) {
+        deploy_free(d);
+        return -ENOMEM;
+    }
+    json_out_obj(j, NULL);
+    json_out_cstr(j, "host", d ? deploy_host(d)->name : q->host);
+    items(j, &plan);
+    json_out_u64(j, "todo", deploy_plan_todo(&plan));
+    if (!q->only_plan) {
+        json_out_u64(j, "started", out.started);
+        json_out_u64(j, "retired", out.retired);
+        json_out_u64(j, "kept", out.kept);
+        json_out_u64(j, "version", out.version);
+        json_out_bool(j, "rolled_back", out.rolled_back);
+    }
+    json_out_cstr(j, "error", r < 0 ? err.text : NULL);
+    json_out_end(j);
+    deploy_free(d);
+    return json_out_finish(j, false, ret);
+}
+
+/* ---- for berth itself ---------------------------------------------------------------------------------------------- */
+
+static void say(void *ctx, enum event_level level, const char *subject, const char *text, uint64_t done, uint64_t total)
+{
+    (void)done;
+    if (level >= EVENT_INFO && total == 0)
+        (void)fprintf(stderr, "%s%s: %s: %s\n", (const char *)ctx, level == EVENT_ERROR ? " error" : level == EVENT_WARN ? " warning" : "", subject, text);
+}
+
+static int run_apply(const struct cmd *c, int argc, char **argv)
+{
+    struct cmd_args a;
+    int code = CMD_OK;
+    if (!cmd_parse(c, argc, argv, 1, 1, &a, &code))
+        return code;
+    const char *host = cmd_value(c, &a, "host");
+    const struct event_sink sink = {.emit = say, .ctx = (void *)(uintptr_t)(host ? host : "here")};
+    struct deploy_request q = {.fleet_path = cmd_value(c, &a, "file"), .host = host, .who = cmd_value(c, &a, "who"), .only_plan = strcmp(a.words[0], "plan") == 0};
+    base_autobuf struct buf text = BUF_INIT(DEPLOY_TEXT_MAX), back = BUF_INIT(8192);
+    struct os_dirs dirs;
+    struct err err;
+    if (os_dirs_find(&dirs, &err) < 0)
+        return cmd_fail(CMD_FAILED, &err);
+    int r = 0;
+    if (strcmp(a.words[0], "rollback") == 0) {
+        r = deploy_rollback_path(&q, &dirs, &back, &err);
+        q.fleet_path = back.ptr;
+    }
+    if (r < 0)
+        code = cmd_fail(CMD_FAILED, &err);
+    else if (deploy_here(&q, &dirs, &sink, &text) < 0)
+        code = cmd_nomem();
+    else
+        code = cmd_print(buf_str(&text));
+    os_dirs_release(&dirs);
+    return code;
+}
+
+const struct cmd cmd_apply = {
+    .name = "_apply",
+    .synopsis = "plan|deploy|rollback [--host HOST] [--who WHO] -f FILE",
+    .summary = "deploy on this machine, for berth on another one",
+    .description = "What plan, deploy and rollback run on each host. Prints JSON.",
+    .options = {CMD_OPTION_FILE, {0, "host", "HOST", "the host that this machine is"}, {0, "who", "WHO", "for the history"}},
+    .hidden = true,
+    .run = run_apply,
+};
+
+/* ---- before a stop --------------------------------------------------------------------------------------------------- */
+
+#define DRAIN_MS 30000
+
+static int run_drain(const struct cmd *c, int argc, char **argv)
+{
+    struct cmd_args a;
+    int code = CMD_OK;
+    uint64_t port;
+    if (!cmd_parse(c, argc, argv, 3, 3, &a, &code))
+        return code;
+    if (str_to_u64(str_of(a.words[2]), &port) < 0 || port == 0 || port > UINT16_MAX)
+        return cmd_usage(c, "'%.20s' is no port", a.words[2]);
+    const struct fleet_runtime runtime = {.engine = a.words[0]};
+    const struct fleet_service s = {.name = "", .runtime = &runtime, .bind = a.words[1], .port = (uint16_t)port};
+    deploy_drain(&s, DRAIN_MS);
+    return CMD_OK;
+}
+
+const struct cmd cmd_drain = {
+    .name = "_drain",
+    .synopsis = "ENGINE ADDRESS PORT",
+    .summary = "wait until an engine rests",
+    .description = "What a unit runs before systemd ends its engine.",
+    .hidden = true,
+    .run = run_drain,
+};

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What plan, deploy, rollback and history share. deploy_here.c acts on this machine, cmd_deploy.c goes over the hosts, deploy_show.c shows what came of it.
+ */
+#pragma once
+
+#include <conf/conf.h>
+#include <deploy/deploy.h>
+#include <engine/engine.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd_int.h"
+
+#define DEPLOY_TEXT_MAX (16u << 20) /* JSON of one host */
+
+struct deploy_request {
+    const char *fleet_path, *host, *who;
+    bool only_plan;
+};
+/* The JSON of one host, whatever came of it: {"host","items":[{"action","service","unit","path","reason","diff"}],"todo","error"} and, but for a plan, "started","retired","kept","version","rolled_back". -ENOMEM. */
+int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, struct buf *ret) BASE_MUST_USE;
+/* The fleet file of the version before the one in force, of the fleet that q's file names. */
+int deploy_rollback_path(const struct deploy_request *q, const struct os_dirs *dirs, struct buf *ret, struct err *err) BASE_MUST_USE;
+
+/* Table and differences of plans; hosts: n values as above. */
+int deploy_show_plan(const json_val *hosts, size_t n, bool diff);
+/* One line for what a deploy of one host came to. */
+int deploy_show_outcome(json_val host);

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Plans and outcomes for people.
+ */
+#include "deploy_int.h"
+
+#include <unistd.h>
+
+static struct str text_of(json_val v, const char *key)
+{
+    struct str s;
+    return json_str(json_get(v, key), &s) ? s : STR("");
+}
+
+static uint64_t number_of(json_val v, const char *key)
+{
+    uint64_t n;
+    return json_u64(json_get(v, key), &n) ? n : 0;
+}
+
+static enum os_style style_of(struct str action)
+{
+    if (str_eq_c(action, "keep"))
+        return OS_DIM;
+    return str_eq_c(action, "retire") ? OS_RED : str_eq_c(action, "install") ? OS_GREEN : OS_YELLOW;
+}
+
+static void add_rows(struct os_table *t, json_val host)
+{
+    json_val items = json_get(host, "items");
+    for (size_t i = 0; i < json_count(items); i++) {
+        json_val it = json_at(items, i);
+        struct str action = text_of(it, "action"), service = text_of(it, "service"), reason = text_of(it, "reason"), name = text_of(host, "host");
+        os_table_cell(t, OS_PLAIN, STR_FMT, STR_ARG(name));
+        os_table_cell(t, style_of(action), STR_FMT, STR_ARG(action));
+        os_table_cell(t, OS_BOLD, STR_FMT, STR_ARG(service));
+        os_table_cell(t, OS_PLAIN, STR_FMT, STR_ARG(reason));
+    }
+}
+
+static void add_diff(struct buf *out, json_val host)
+{
+    json_val items = json_get(host, "items");
+    for (size_t i = 0; i < json_count(items); i++) {
+        json_val it = json_at(items, i);
+        struct str path = text_of(it, "path"), diff = text_of(it, "diff");
+        if (!diff.len)
+            continue;
+        buf_addf(out, "\n" STR_FMT ":\n", STR_ARG(path));
+        buf_add_str(out, diff);
+    }
+}
+
+int deploy_show_plan(const json_val *hosts, size_t n, bool diff)
+{
+    static const char *const headings[] = {"HOST", "ACTION", "SERVICE", "WHY"};
+    static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_LEFT, OS_LEFT};
+    struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
+    base_autobuf struct buf differences = BUF_INIT(DEPLOY_TEXT_MAX);
+    if (!t)
+        return cmd_nomem();
+    for (size_t i = 0; i < n; i++) {
+        add_rows(t, hosts[i]);
+        if (diff)
+            add_diff(&differences, hosts[i]);
+    }
+    int code = cmd_print_table(t);
+    return code == CMD_OK && differences.len ? cmd_print(buf_str(&differences)) : code;
+}
+
+int deploy_show_outcome(json_val host)
+{
+    struct str name = text_of(host, "host"), error = text_of(host, "error");
+    if (error.len)
+        return cmd_failf(CMD_FAILED, STR_FMT ": " STR_FMT, STR_ARG(name), STR_ARG(error));
+    base_autobuf struct buf line = BUF_INIT(4096);
+    uint64_t todo = number_of(host, "todo");
+    if (todo == 0)
+        buf_addf(&line, STR_FMT ": nothing to do, version %llu is in force\n", STR_ARG(name), (unsigned long long)number_of(host, "version"));
+    else
+        buf_addf(&line, STR_FMT ": version %llu is in force: %llu started and proven, %llu retired, %llu kept\n", STR_ARG(name), (unsigned long long)number_of(host, "version"), (unsigned long long)number_of(host, "started"),
+                 (unsigned long long)number_of(host, "retired"), (unsigned long long)number_of(host, "kept"));
+    return buf_status(&line) < 0 ? cmd_nomem() : cmd_print(buf_str(&line));
+}

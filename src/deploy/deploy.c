@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Opening a deploy: everything that can be known without touching the machine. A unit's text must change when, and only when, something that the engine gets changes: a template is named by its content, a locked model by
+ * its commit, a runtime by its digest.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "deploy_int.h"
+
+static int find_folders(struct deploy *d, struct err *err)
+{
+    d->folder = arena_printf(d->arena, "%s/fleets/%s", d->dirs->state, d->fleet->name);
+    if (d->host->scope == FLEET_SYSTEM) {
+        d->unit_dir = "/etc/systemd/system";
+        d->quadlet_dir = "/etc/containers/systemd";
+        if (geteuid() != 0)
+            return err_set(err, -EPERM, "host '%s' has 'scope: system', which takes root: deploy as root, or say 'scope: user'", d->host->name);
+    } else {
+        /* beside berth's own folder: $XDG_CONFIG_HOME */
+        int n = (int)(strrchr(d->dirs->config, '/') - d->dirs->config);
+        d->unit_dir = arena_printf(d->arena, "%.*s/systemd/user", n, d->dirs->config);
+        d->quadlet_dir = arena_printf(d->arena, "%.*s/containers/systemd", n, d->dirs->config);
+    }
+    if (!d->folder || !d->unit_dir || !d->quadlet_dir)
+        return err_nomem(err);
+    return os_make_dirs(d->folder, 0755, err);
+}
+
+static int find_host(struct deploy *d, const char *name, struct err *err)
+{
+    for (size_t i = 0; i < d->fleet->n_hosts; i++)
+        if (!d->fleet->hosts[i].ssh)
+            d->host = &d->fleet->hosts[i];
+    if (d->host)
+        return 0;
+    return name ? err_set(err, -ENOENT, "fleet '%s' has no host '%s'", d->fleet->name, name) : err_set(err, -ENOENT, "fleet '%s' has no host that is this machine", d->fleet->name);
+}
+
+/* What systemd runs before it ends an engine: waits until the engine rests. The path is always the same, so that another berth is no other unit; a failure of it holds nothing up. */
+static int stop_command(struct deploy *d, const struct fleet_service *s, struct unit_input *in, struct err *err)
+{
+    const char **words = arena_alloc(d->arena, 6, sizeof *words);
+    if (!words)
+        return err_nomem(err);
+    words[0] = arena_printf(d->arena, "-%s/bin/berth", d->dirs->state);
+    words[1] = "_drain";
+    words[2] = s->runtime->engine;
+    words[3] = s->bind;
+    words[4] = arena_printf(d->arena, "%u", s->port);
+    in->stop = words;
+    in->n_stop = 5;
+    return words[0] && words[4] ? 0 : err_nomem(err);
+}
+
+static int name_files(struct deploy *d, struct deploy_wanted *w, struct err *err)
+{
+    char file[UNIT_NAME_MAX], unit[UNIT_NAME_MAX], base[UNIT_NAME_MAX];
+    const char *dir = w->form == UNIT_CONTAINER ? d->quadlet_dir : d->unit_dir;
+    w->unit = arena_dup(d->arena, str_of(unit_name(d->fleet->name, w->name, unit)));
+    w->path = arena_printf(d->arena, "%s/%s", dir, unit_file(d->fleet->name, w->name, w->form, file));
+    if (w->form == UNIT_CONTAINER && !(w->health_path = arena_printf(d->arena, "%s/%s.health", dir, unit_base(d->fleet->name, w->name, base))))
+        return err_nomem(err);
+    return w->unit && w->path ? 0 : err_nomem(err);
+}
+
+static int text_of(struct deploy *d, struct deploy_wanted *w, struct err *err)
+{
+    base_autobuf struct buf text = BUF_INIT(UNIT_TEXT_MAX), health = BUF_INIT(65536);
+    struct unit_input in;
+    int r = run_unit_input(d->store, d->fleet->name, &w->service, &w->runtime, d->arena, &in, &w->paths, err);
+    if (r == 0)
+        r = stop_command(d, &w->service, &in, err);
+    if (r == 0)
+        r = unit_render(&in, &text, err);
+    if (r == 0 && in.form == UNIT_CONTAINER)
+        r = unit_render_health(&in, &health, err);
+    if (r < 0)
+        return r;
+    w->text = arena_dup(d->arena, buf_str(&text));
+    w->health = in.form == UNIT_CONTAINER ? arena_dup(d->arena, buf_str(&health)) : NULL;
+    return w->text && (w->health || in.form != UNIT_CONTAINER) ? 0 : err_nomem(err);
+}
+
+static int want(struct deploy *d, const struct fleet_service *s, bool only_plan, struct deploy_wanted *w, struct err *err)
+{
+    *w = (struct deploy_wanted){.service = *s, .name = s->name, .form = s->unit == FLEET_QUADLET ? UNIT_CONTAINER : UNIT_SERVICE};
+    int r = name_files(d, w, err);
+    if (r == 0 && w->form == UNIT_SERVICE)
+        r = store_runtime_find(d->store, s->runtime, &w->runtime, err);
+    if (r == -ENOENT && only_plan && s->runtime->source == FLEET_SOURCE_DEBIAN)
+        return 0;
+    if (r == 0 && s->model) {
+        w->model = *s->model;
+        w->service.model = &w->model;
+        if (s->model->template_file)
+            r = deploy_store_file(d, s->model->template_file, &w->model.template_file, err);
+    }
+    if (r == 0)
+        r = text_of(d, w, err);
+    return r < 0 ? err_prefix(err, "service '%s'", s->name) : 0;
+}
+
+static int want_all(struct deploy *d, bool only_plan, struct err *err)
+{
+    d->wanted = arena_alloc(d->arena, d->fleet->n_services + 1, sizeof *d->wanted);
+    if (!d->wanted)
+        return err_nomem(err);
+    for (size_t i = 0; i < d->fleet->n_services; i++) {
+        const struct fleet_service *s = &d->fleet->services[i];
+        if (s->host != d->host || s->unit == FLEET_CHILD)
+            continue;
+        int r = want(d, s, only_plan, &d->wanted[d->n_wanted++], err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+int deploy_open(const struct deploy_options *o, const struct os_dirs *dirs, struct deploy **ret, struct err *err)
+{
+    struct arena *arena = arena_new(DEPLOY_MEMORY);
+    struct deploy *d = arena ? arena_alloc(arena, 1, sizeof *d) : NULL;
+    if (!d) {
+        arena_free(arena);
+        return err_nomem(err);
+    }
+    *d = (struct deploy){.dirs = dirs, .sink = o->sink, .who = o->who, .arena = arena, .lock_fd = -1};
+    struct fleet_options options = engine_fleet_options();
+    options.here = o->host;
+    int r = fleet_load(o->fleet_path, &options, &d->fleet, err);
+    if (r == 0)
+        r = find_host(d, o->host, err);
+    if (r == 0)
+        r = find_folders(d, err);
+    if (r == 0)
+        r = store_open(dirs, &d->store, err);
+    if (r == 0)
+        r = want_all(d, o->only_plan, err);
+    if (r < 0)
+        deploy_free(d);
+    else
+        *ret = d;
+    return r;
+}
+
+struct deploy *deploy_free(struct deploy *d)
+{
+    if (!d)
+        return NULL;
+    for (size_t i = 0; i < d->n_wanted; i++)
+        store_runtime_release(&d->wanted[i].runtime);
+    os_closep(&d->lock_fd);
+    store_free(d->store);
+    fleet_free(d->fleet);
+    arena_free(d->arena);
+    return NULL;
+}
+
+const struct fleet *deploy_fleet(const struct deploy *d)
+{
+    return d->fleet;
+}
+
+const struct fleet_host *deploy_host(const struct deploy *d)
+{
+    return d->host;
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * deploy: brings the units of a fleet's services on this machine to what a version of the fleet file declares, and proves it; when the proof fails, the version before is entered again and proven too. Another
+ * machine is reached by running this very program there (push.c). Needs the main thread; one deploy at a time for each fleet and machine.
+ *
+ *   $STATE/fleets/NAME/versions/N/      fleet.yaml, fleet.lock and the templates of a version that was in force; `current` is a link to the one that is
+ *   $STATE/fleets/NAME/files/DIGEST-X   templates, under a name that changes with their content alone
+ *   $STATE/fleets/NAME/trash/TIME/      unit files that were taken away, with `restore`, the commands that bring them back
+ *   $STATE/fleets/NAME/deploying        there while a deploy is at work: what it began must be proven by the next one
+ *   $STATE/fleets/NAME/deploy.lock      flock; ends with the process that holds it
+ *
+ * What is installed is compared with what is wanted each time anew, file by file, and never taken from memory: a deploy that was killed anywhere is finished by the next one.
+ */
+#pragma once
+
+#include <base/base.h>
+#include <fleet/fleet.h>
+#include <os/os.h>
+
+#define DEPLOY_VERSIONS_KEPT 10
+
+struct deploy_options {
+    const char *fleet_path;  /* the file to deploy; templates are beside it or absolute */
+    const char *host;        /* which of its hosts this machine is; NULL: the one without ssh */
+    const char *who;         /* for the history: "op@laptop" */
+    bool only_plan;          /* a runtime that can be made from packages need not be there yet */
+    const struct event_sink *sink;
+};
+
+struct deploy;
+/* Reads the fleet, opens the store, works out each unit's text. -ENOENT: no such host, or no service of this host is a unit. -EINVAL and others: the fleet, a runtime or a payload cannot be used; nothing was changed. */
+int deploy_open(const struct deploy_options *o, const struct os_dirs *dirs, struct deploy **ret, struct err *err) BASE_MUST_USE;
+struct deploy *deploy_free(struct deploy *d); /* takes NULL; returns NULL */
+/* Keeps other deploys of this fleet off this machine until deploy_free: before a plan that is to be applied. -EBUSY: another one is at work. */
+int deploy_begin(struct deploy *d, struct err *err) BASE_MUST_USE;
+const struct fleet *deploy_fleet(const struct deploy *d);
+const struct fleet_host *deploy_host(const struct deploy *d);
+
+/* ---- plan ------------------------------------------------------------------------------------------------- */
+
+enum deploy_action {
+    DEPLOY_KEEP,    /* installed as it is wanted, and running */
+    DEPLOY_PROVE,   /* the same, but an earlier deploy did not come to its proof */
+    DEPLOY_START,   /* installed as it is wanted; not running, or running since before its file was written */
+    DEPLOY_CHANGE,  /* another text */
+    DEPLOY_INSTALL, /* not there */
+    DEPLOY_RETIRE,  /* ours, and no longer declared */
+};
+const char *deploy_action_text(enum deploy_action a);
+
+struct deploy_item {
+    enum deploy_action action;
+    const char *service;
+    const char *unit;    /* as systemctl names it */
+    const char *path;    /* of its file */
+    const char *reason;  /* for people */
+    const char *diff;    /* lines "-old" and "+new"; "" */
+    /* What apply works with; NULL where it does not apply. */
+    const struct fleet_service *declared;
+    const char *text, *health; /* wanted */
+    const char *old_text, *old_path, *old_health; /* installed */
+    bool was_active;
+};
+struct deploy_plan {
+    struct deploy_item *items;
+    size_t n;
+    bool interrupted;    /* an earlier deploy did not end */
+};
+/* Compares what is wanted with what is installed; changes nothing. The plan lives as long as d. -EEXIST: a file, unit or container that is not ours has one of our names: it is named, and never touched. */
+int deploy_plan(struct deploy *d, struct deploy_plan *ret, struct err *err) BASE_MUST_USE;
+size_t deploy_plan_todo(const struct deploy_plan *p); /* items that are not DEPLOY_KEEP */
+
+/* ---- apply ------------------------------------------------------------------------------------------------- */
+
+/* What stands between a plan and its start: payloads (by stat where they were proven), runtimes, what fits in the devices' free memory, ports, how systemd or Podman reads each unit. Each gate that stays shut is told to the sink
+ * as an error; the first one is err. Nothing was changed. */
+int deploy_gates(struct deploy *d, const struct deploy_plan *p, struct err *err) BASE_MUST_USE;
+
+struct deploy_outcome {
+    size_t started, retired, kept;
+    uint64_t version;       /* that is in force */
+    bool rolled_back;       /* something failed, and what was there before is proven to run again */
+};
+/* Does it: for one service after the other stop, wait for port and memory, install, start, prove. 0: all of it is proven. On failure everything that was changed is put back and proven; err says what failed and, after "; ", how the
+ * way back ended. After deploy_begin. */
+int deploy_apply(struct deploy *d, const struct deploy_plan *p, struct deploy_outcome *ret, struct err *err) BASE_MUST_USE;
+
+/* Fleet file of the version before the one in force (back 1), or the one that is (back 0), of a fleet on this machine. -ENOENT: there is none. */
+int deploy_version_path(const struct os_dirs *dirs, const char *fleet, unsigned back, struct buf *ret, struct err *err) BASE_MUST_USE;
+
+/* Runs this program on another host of the fleet, after bringing it, the fleet (as it is on this disk) and the packages of runtimes there: words (NULL-terminated), and "-f" with where the fleet is over there. out: what it prints; what it
+ * says goes to our stderr as it comes. *ret_status as waitpid's: ssh's own, 255, when the connection broke; what was begun over there goes on then. -EHOSTUNREACH and others when it did not come to that. */
+int deploy_remote(const struct fleet *f, const struct fleet_host *h, const struct os_dirs *dirs, const char *const *words, const struct event_sink *sink, struct buf *out, int *ret_status, struct err *err) BASE_MUST_USE;
+
+/* Lets a service come to rest before systemd ends it: waits until its engine works on nothing, at most limit_ms. Never fails: an engine that cannot be asked is ended all the same. */
+void deploy_drain(const struct fleet_service *s, uint64_t limit_ms);

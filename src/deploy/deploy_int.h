@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * deploy, private.
+ *
+ *   deploy.c    opening: fleet, store, what each unit's text is
+ *   manager.c   systemctl and journalctl, by argv
+ *   plan.c      what is installed against what is wanted
+ *   gates.c     what must hold before anything is touched
+ *   apply.c     the order of things, and the way back
+ *   prove.c     that a unit's engine is what was declared, and that it is the one that answers
+ *   push.c      the same on another machine
+ *   version.c   folders of versions, trash, the mark of a deploy at work
+ */
+#pragma once
+
+#include <check/check.h>
+#include <engine/engine.h>
+#include <run/run.h>
+#include <store/store.h>
+#include <unit/unit.h>
+
+#include "deploy.h"
+
+#define DEPLOY_MEMORY (64u << 20)
+#define DEPLOY_PATH_MAX 4096
+#define DEPLOY_FILE_MAX (4u << 20) /* of a unit that is installed, a fleet file, a template */
+#define DEPLOY_PORT_MS 75000       /* a port's last sockets are gone after a minute */
+#define DEPLOY_MEMORY_MS 30000     /* a driver takes its time to give a card's memory back */
+
+/* One service of this host that is a unit. */
+struct deploy_wanted {
+    struct fleet_service service; /* with its template's stored path */
+    struct fleet_model model;
+    struct store_runtime runtime;
+    struct engine_paths paths;
+    enum unit_form form;
+    const char *name, *unit, *path, *text, *health, *health_path;
+};
+
+struct deploy {
+    const struct os_dirs *dirs;
+    const struct event_sink *sink;
+    const char *who;
+    struct arena *arena;
+    int lock_fd; /* -1: not held */
+    struct fleet *fleet;
+    const struct fleet_host *host;
+    struct store *store;
+    const char *folder; /* $STATE/fleets/NAME */
+    const char *unit_dir, *quadlet_dir;
+    struct deploy_wanted *wanted;
+    size_t n_wanted;
+};
+
+/* The service that an item is about. */
+struct deploy_wanted *deploy_wanted_of(struct deploy *d, const struct deploy_item *item);
+/* What of this host's devices and memory is free at this moment is enough: 0, or -ENOSPC. */
+int deploy_fit(struct deploy *d, struct err *err) BASE_MUST_USE;
+/* A person wants it to end. */
+bool deploy_stop_asked(void);
+
+/* ---- manager.c: systemd, of the host's scope ---- */
+
+struct deploy_unit {
+    bool loaded, active, failed, activating, enabled, stale; /* stale: systemd has not read its file */
+    pid_t pid;
+    uint64_t restarts, since_s; /* since_s: when its process started, real time */
+    char fragment[DEPLOY_PATH_MAX], invocation[64];
+};
+int deploy_show(const struct deploy *d, const char *unit, struct deploy_unit *ret, struct err *err) BASE_MUST_USE;
+/* systemctl with these words, NULL-terminated. Its own words are in err. */
+int deploy_systemctl(const struct deploy *d, const char *const *words, uint64_t timeout_ms, struct err *err) BASE_MUST_USE;
+/* What a unit's process has written since it was started. */
+void deploy_journal(const struct deploy *d, const char *invocation, struct buf *out);
+
+/* ---- plan.c ---- */
+
+/* Lines of a that are not in b with '-', of b that are not in a with '+', in order. */
+void deploy_diff(struct str a, struct str b, struct buf *out);
+
+/* ---- prove.c ---- */
+
+/* Waits until the unit's engine is ready and is what w declares. -ECANCELED: it has ended, with its last words. */
+int deploy_prove(struct deploy *d, const struct deploy_wanted *w, struct err *err) BASE_MUST_USE;
+/* Whether a process belongs to a unit. */
+bool deploy_belongs(pid_t pid, const char *unit);
+/* Waits until nothing of ours is left at the service's port: no listener, no connection, no TIME_WAIT. -EADDRINUSE names who has it. */
+int deploy_wait_port(const struct fleet_service *s, struct err *err) BASE_MUST_USE;
+
+/* ---- version.c ---- */
+
+bool deploy_marked(const struct deploy *d);
+int deploy_mark(struct deploy *d, bool on, struct err *err) BASE_MUST_USE;
+/* Keeps the fleet file with its lock as a version and makes it the one in force; one that is the same as that is not kept twice. */
+int deploy_version_keep(struct deploy *d, uint64_t *ret, struct err *err) BASE_MUST_USE;
+/* Copies a file to the trash of this deploy, with its way back. stamp: of the deploy. */
+int deploy_trash(struct deploy *d, const char *stamp, const char *path, const char *unit, struct err *err) BASE_MUST_USE;
+/* A template under a name that its content decides; *ret lives in the arena. */
+int deploy_store_file(struct deploy *d, const char *path, const char **ret, struct err *err) BASE_MUST_USE;
+
+/* fleet.yaml, fleet.lock and templates of a fleet into a folder, as they are on disk. */
+int deploy_version_write(const struct fleet *f, const char *folder, struct err *err) BASE_MUST_USE;
+/* Links to the files of a folder that a list of names ("\nNAME\n...") has not got, into stage; *ret_n: how many. */
+int deploy_link_missing(int fd, const char *folder, const char *stage, struct str there, size_t *ret_n, struct err *err) BASE_MUST_USE;
+/* $STATE/bin/berth, which units name: starts this very program. */
+int deploy_self(struct deploy *d, struct err *err) BASE_MUST_USE;
+
+/* A path below the fleet's folder, in the arena; NULL without memory. */
+const char *deploy_below(struct deploy *d, const char *name);

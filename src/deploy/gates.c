@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What must hold before anything is touched. All gates are tried, so that a person sees at once what is to be mended.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "deploy_int.h"
+
+static bool is_todo(const struct deploy_item *i)
+{
+    return i->action != DEPLOY_KEEP && i->action != DEPLOY_RETIRE;
+}
+
+struct deploy_wanted *deploy_wanted_of(struct deploy *d, const struct deploy_item *item)
+{
+    for (size_t i = 0; i < d->n_wanted; i++)
+        if (d->wanted[i].name == item->service)
+            return &d->wanted[i];
+    return NULL;
+}
+
+/* ---- files -------------------------------------------------------------------------------------------------- */
+
+/* One locked file: known by its stamp, else hashed. */
+static int locked_file(struct deploy *d, const struct fleet_model *m, const struct fleet_lock_file *f, struct err *err)
+{
+    base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX);
+    int r = store_payload_path(d->store, m, f->path, &path, err);
+    if (r < 0 || store_payload_proven(d->store, path.ptr, f))
+        return r;
+    const struct store_verify_options o = {.sink = d->sink};
+    struct store_check c = {.path = path.ptr, .want = *f};
+    r = store_verify(d->store, &c, 1, &o, err);
+    if (r == 0 && c.verdict >= STORE_MISSING)
+        r = err_set(err, -EBADMSG, "'%s' is not what fleet.lock says: %s; 'berth verify --repair' mends it", path.ptr, c.why.text);
+    store_check_release(&c);
+    return r;
+}
+
+static int gate_payload(struct deploy *d, struct deploy_wanted *w, struct err *err)
+{
+    const struct fleet_model *m = w->service.model;
+    uint64_t bytes;
+    if (!m)
+        return 0;
+    int r = store_payload_check(d->store, m, &bytes, err);
+    const struct fleet_lock_model *l = r == 0 ? fleet_lock_of(d->fleet, m) : NULL;
+    for (size_t i = 0; r == 0 && l && i < l->n_files; i++)
+        r = locked_file(d, m, &l->files[i], err);
+    return r;
+}
+
+static int gate_runtime(struct deploy *d, struct deploy_wanted *w, struct err *err)
+{
+    return w->form == UNIT_CONTAINER ? 0 : store_runtime_verify(d->store, &w->runtime, d->sink, err);
+}
+
+/* The tools of this very machine read the unit, in a folder that nothing is started from. */
+static int gate_unit(struct deploy *d, struct deploy_wanted *w, struct err *err)
+{
+    char folder[] = "/tmp/berth-unit-XXXXXX";
+    const char *name = strrchr(w->path, '/') + 1;
+    if (!mkdtemp(folder))
+        return err_sys(err, -errno, "cannot make a folder");
+    os_autoclose int fd = os_open_dir(folder, err);
+    const char *path = arena_printf(d->arena, "%s/%s", folder, name);
+    int r = fd < 0 ? fd : path ? os_write_atomic(fd, name, w->text, strlen(w->text), 0644, err) : err_nomem(err);
+    if (r == 0)
+        r = run_unit_verify(path, w->form, d->host->scope, err);
+    base_ignore(os_remove_tree(AT_FDCWD, folder, NULL)); /* it is below /tmp */
+    return r;
+}
+
+/* ---- port ------------------------------------------------------------------------------------------------------ */
+
+static int gate_port(struct deploy *d, const struct deploy_item *item, struct deploy_wanted *w, struct err *err)
+{
+    struct deploy_unit u;
+    struct os_owner o;
+    int r = deploy_show(d, w->unit, &u, err);
+    if (r < 0)
+        return r;
+    if (os_port_owner(w->service.port, &o) < 0 || o.pid <= 0)
+        return 0;
+    /* its own process, in any of the forms that a unit has */
+    if (item->was_active && (o.pid == u.pid || deploy_belongs(o.pid, w->unit)))
+        return 0;
+    return run_port_taken(w->service.port, "the service", err);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------- */
+
+/* The processes of our own units: what they hold is ours to plan with. */
+static size_t own_processes(struct deploy *d, pid_t *ret)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < d->n_wanted; i++) {
+        struct deploy_unit u;
+        struct os_owner o;
+        if (deploy_show(d, d->wanted[i].unit, &u, NULL) == 0 && u.pid > 0)
+            ret[n++] = os_port_owner(d->wanted[i].service.port, &o) == 0 && o.pid > 0 && deploy_belongs(o.pid, d->wanted[i].unit) ? o.pid : u.pid;
+    }
+    return n;
+}
+
+static int judge_fit(const struct deploy *d, const struct check_plan *plan, struct err *err)
+{
+    for (size_t i = 0; i < plan->n_needs; i++)
+        if (plan->fleet->services[i].host == d->host && plan->needs[i].why && plan->needs[i].broken)
+            return err_set(err, -EINVAL, "service '%s' cannot be planned: %s", plan->fleet->services[i].name, plan->needs[i].why);
+    for (size_t i = 0; i < plan->n_machines; i++) {
+        const struct check_machine *m = &plan->machines[i];
+        char left[UNITS_TEXT];
+        if (m->host != d->host || !m->planned || m->fits)
+            continue;
+        int64_t of = m->left[m->binds];
+        return err_set(err, -ENOSPC, "it does not fit: %s would have %s%s left, and must keep its floor; 'berth fit' shows what takes it", check_device_name(m, (size_t)m->binds), of < 0 ? "-" : "",
+                       units_show_bytes((uint64_t)(of < 0 ? -of : of), left));
+    }
+    return 0;
+}
+
+int deploy_fit(struct deploy *d, struct err *err)
+{
+    pid_t *own = calloc(d->n_wanted + 1, sizeof *own);
+    struct check_plan *plan = NULL;
+    if (!own)
+        return err_nomem(err);
+    const struct check_plan_options o = {.own = own, .n_own = own_processes(d, own), .now = true};
+    int r = check_plan_new(d->fleet, d->store, &o, &plan, err);
+    if (r == 0)
+        r = judge_fit(d, plan, err);
+    check_plan_free(plan);
+    free(own);
+    return r;
+}
+
+/* ---- all ------------------------------------------------------------------------------------------------------------ */
+
+struct gates {
+    struct deploy *d;
+    struct err *first;
+    int r;
+};
+
+static void shut(struct gates *g, int r, const char *gate, const char *service, const struct err *why)
+{
+    event_say(g->d->sink, EVENT_ERROR, service, "%s: %s", gate, why->text);
+    if (g->r == 0)
+        g->r = err_set(g->first, r, "%s of '%s': %s", gate, service, why->text);
+}
+
+static void service_gates(struct gates *g, const struct deploy_item *item)
+{
+    struct deploy_wanted *w = deploy_wanted_of(g->d, item);
+    static const struct {
+        const char *name;
+        int (*gate)(struct deploy *d, struct deploy_wanted *w, struct err *err);
+    } gates[] = {{"payload", gate_payload}, {"runtime", gate_runtime}, {"unit", gate_unit}};
+    struct err why;
+    int r;
+    for (size_t i = 0; i < BASE_COUNT(gates); i++)
+        if ((r = gates[i].gate(g->d, w, &why)) < 0)
+            shut(g, r, gates[i].name, w->name, &why);
+    if ((r = gate_port(g->d, item, w, &why)) < 0)
+        shut(g, r, "port", w->name, &why);
+}
+
+int deploy_gates(struct deploy *d, const struct deploy_plan *p, struct err *err)
+{
+    struct gates g = {.d = d, .first = err};
+    struct err why;
+    bool any = false;
+    for (size_t i = 0; i < p->n; i++)
+        if (is_todo(&p->items[i])) {
+            service_gates(&g, &p->items[i]);
+            any = true;
+        }
+    int r = any ? deploy_fit(d, &why) : 0;
+    if (r < 0)
+        shut(&g, r, "fit", d->host->name, &why);
+    return g.r;
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * systemd as its own tools show it: systemctl and journalctl are on every machine that has units, speak to the right manager by a flag, and their "show" output is a stable interface. A user's manager is found by
+ * XDG_RUNTIME_DIR, which a session that came in by ssh may lack.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "deploy_int.h"
+
+#define SHOW_MS 20000
+#define WORDS_MAX 24
+
+static int call(const struct deploy *d, const char *program, const char *const *words, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err)
+{
+    const char *argv[WORDS_MAX + 4] = {program};
+    size_t n = 1;
+    if (d->host->scope == FLEET_USER)
+        argv[n++] = "--user";
+    for (size_t i = 0; words[i] && n < WORDS_MAX; i++)
+        argv[n++] = words[i];
+    base_autobuf struct buf runtime = BUF_INIT(DEPLOY_PATH_MAX);
+    const char *of_session = getenv("XDG_RUNTIME_DIR");
+    if (of_session)
+        buf_addf(&runtime, "XDG_RUNTIME_DIR=%s", of_session);
+    else
+        buf_addf(&runtime, "XDG_RUNTIME_DIR=/run/user/%u", (unsigned)geteuid());
+    if (buf_status(&runtime) < 0)
+        return err_nomem(err);
+    const char *const envp[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0", runtime.ptr, NULL};
+    const struct os_spawn s = {.argv = argv, .envp = envp, .use_path = true, .new_group = true};
+    int r = os_run(&s, timeout_ms, out, errout, ret_status, err);
+    return r == -ENOENT ? err_set(err, r, "'%s' is not on this machine: units need systemd", program) : r;
+}
+
+int deploy_systemctl(const struct deploy *d, const char *const *words, uint64_t timeout_ms, struct err *err)
+{
+    base_autobuf struct buf said = BUF_INIT(65536), shown = BUF_INIT(4096);
+    char text[OS_STATUS_TEXT];
+    int status, r = call(d, "systemctl", words, timeout_ms, NULL, &said, &status, err);
+    if (r < 0 || status == 0)
+        return r;
+    buf_add_printable(&shown, str_trim(buf_str(&said)), 600);
+    return err_set(err, -EIO, "systemctl %s failed (%s): %s", words[0], os_status_text(status, text), buf_status(&shown) < 0 || !shown.len ? "no reason given" : shown.ptr);
+}
+
+void deploy_journal(const struct deploy *d, const char *invocation, struct buf *out)
+{
+    base_autobuf struct buf match = BUF_INIT(256);
+    buf_addf(&match, "%s=%s", d->host->scope == FLEET_USER ? "USER_INVOCATION_ID" : "_SYSTEMD_INVOCATION_ID", invocation);
+    const char *const words[] = {match.ptr, "--output=cat", "--no-pager", "--quiet", NULL};
+    int status;
+    /* without a journal there are no last words, which is no failure of its own */
+    if (buf_status(&match) == 0 && *invocation)
+        base_ignore(call(d, "journalctl", words, SHOW_MS, out, NULL, &status, NULL));
+}
+
+static uint64_t number(struct str v)
+{
+    uint64_t n = 0;
+    if (v.len && v.ptr[0] == '@')
+        v = (struct str){v.ptr + 1, v.len - 1};
+    return str_to_u64(v, &n) < 0 ? 0 : n;
+}
+
+static void keep(char *out, size_t size, struct str v)
+{
+    snprintf(out, size, STR_FMT, STR_ARG(v));
+}
+
+static void take(struct deploy_unit *u, struct str key, struct str v)
+{
+    if (str_eq_c(key, "LoadState"))
+        u->loaded = str_eq_c(v, "loaded");
+    else if (str_eq_c(key, "ActiveState")) {
+        u->active = str_eq_c(v, "active") || str_eq_c(v, "reloading");
+        u->failed = str_eq_c(v, "failed");
+        u->activating = str_eq_c(v, "activating");
+    } else if (str_eq_c(key, "UnitFileState"))
+        u->enabled = str_eq_c(v, "enabled") || str_eq_c(v, "generated");
+    else if (str_eq_c(key, "NeedDaemonReload"))
+        u->stale = str_eq_c(v, "yes");
+    else if (str_eq_c(key, "MainPID"))
+        u->pid = (pid_t)number(v);
+    else if (str_eq_c(key, "NRestarts"))
+        u->restarts = number(v);
+    else if (str_eq_c(key, "ExecMainStartTimestamp"))
+        u->since_s = number(v);
+    else if (str_eq_c(key, "FragmentPath"))
+        keep(u->fragment, sizeof u->fragment, v);
+    else if (str_eq_c(key, "InvocationID"))
+        keep(u->invocation, sizeof u->invocation, v);
+}
+
+int deploy_show(const struct deploy *d, const char *unit, struct deploy_unit *ret, struct err *err)
+{
+    static const char properties[] = "--property=LoadState,ActiveState,UnitFileState,NeedDaemonReload,MainPID,NRestarts,ExecMainStartTimestamp,FragmentPath,InvocationID";
+    const char *const words[] = {"show", properties, "--timestamp=unix", "--", unit, NULL};
+    base_autobuf struct buf out = BUF_INIT(65536), said = BUF_INIT(65536), shown = BUF_INIT(4096);
+    int status, r = call(d, "systemctl", words, SHOW_MS, &out, &said, &status, err);
+    if (r < 0)
+        return r;
+    if (status != 0) {
+        buf_add_printable(&shown, str_trim(buf_str(&said)), 600);
+        return err_set(err, -EIO, "systemd cannot be asked about '%s': %s", unit, buf_status(&shown) < 0 || !shown.len ? "no reason given" : shown.ptr);
+    }
+    struct deploy_unit u = {0};
+    struct str rest = buf_str(&out);
+    while (rest.ptr) {
+        struct str line = str_split(&rest, '\n');
+        struct str key = line;
+        key = str_split(&line, '=');
+        if (line.ptr)
+            take(&u, key, line);
+    }
+    *ret = u;
+    return 0;
+}

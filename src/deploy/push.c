@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Another machine: the system's own ssh, with the person's own configuration, one connection for all that is done. What goes over is this program with the libraries that it has loaded and their loader (so that the other machine
+ * needs nothing but a kernel, a shell and tar), the packages that runtimes are made from, and the version of the fleet; then the copy does over there what the program does here.
+ *
+ * Every word that reaches the other machine's shell is in single quotes; no word of ours has one.
+ */
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "deploy_int.h"
+
+#define ASK_MS 60000
+#define SEND_MS 1800000
+#define LIBS_MAX 64
+
+struct deploy_remote {
+    const char *target;  /* ssh's */
+    const char *control; /* "ControlPath=..." */
+    char *scratch;
+    struct arena *arena;
+    const char *state;   /* $STATE over there */
+    const char *bundle;  /* folder of the copy over there */
+    const struct event_sink *sink;
+};
+
+extern char **environ;
+
+/* ---- ssh --------------------------------------------------------------------------------------------------------- */
+
+#define SSH_WORDS 16
+static const char **ssh_argv(const struct deploy_remote *r, const char *command, const char *argv[SSH_WORDS])
+{
+    const char *const words[] = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "-o", "ControlMaster=auto", "-o", r->control, "-o", "ControlPersist=60", "--", r->target, command};
+    _Static_assert(BASE_COUNT(words) <= SSH_WORDS + 1, "room for ssh's words");
+    memcpy(argv, words, sizeof words);
+    argv[BASE_COUNT(words)] = NULL;
+    return argv;
+}
+
+static int said(int status, struct str errout, const char *what, struct err *err)
+{
+    base_autobuf struct buf shown = BUF_INIT(4096);
+    char text[OS_STATUS_TEXT];
+    buf_add_printable(&shown, str_trim(errout), 600);
+    return err_set(err, -EHOSTUNREACH, "%s failed (%s): %s", what, os_status_text(status, text), buf_status(&shown) < 0 || !shown.len ? "no reason given" : shown.ptr);
+}
+
+/* A command over there, its output here. */
+static int ask(const struct deploy_remote *r, const char *command, const char *what, struct buf *out, struct err *err)
+{
+    const char *argv[SSH_WORDS + 2];
+    base_autobuf struct buf errout = BUF_INIT(65536);
+    const struct os_spawn s = {.argv = ssh_argv(r, command, argv), .envp = (const char *const *)environ, .use_path = true, .new_group = true};
+    int status, rc = os_run(&s, ASK_MS, out, &errout, &status, err);
+    if (rc == -ENOENT)
+        return err_set(err, rc, "'ssh' is not here: install openssh-client");
+    return rc < 0 || status == 0 ? rc : said(status, buf_str(&errout), what, err);
+}
+
+/* Files below a folder of ours into a folder over there, which appears whole or not at all. list: names for tar, NULL-terminated. */
+static int send_files(const struct deploy_remote *r, const char *from, const char *const *list, const char *command, const char *what, struct err *err)
+{
+    const char *argv[SSH_WORDS + 2], *tar[LIBS_MAX + 8] = {"tar", "-C", from, "-czhf", "-", "--"};
+    size_t n = 6;
+    int fds[2];
+    for (size_t i = 0; list[i] && n < LIBS_MAX + 7; i++)
+        tar[n++] = list[i];
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return err_sys(err, -errno, "cannot make a pipe");
+    const struct os_spawn pack = {.argv = tar, .envp = (const char *const *)environ, .use_path = true, .stdin_fd = -1, .stdout_fd = fds[1], .stderr_fd = STDERR_FILENO, .new_group = true};
+    const struct os_spawn over = {.argv = ssh_argv(r, command, argv), .envp = (const char *const *)environ, .use_path = true, .stdin_fd = fds[0], .stdout_fd = -1, .stderr_fd = STDERR_FILENO, .new_group = true};
+    struct os_proc p[2] = {OS_PROC_NONE, OS_PROC_NONE};
+    int rc = os_spawn(&pack, &p[0], err);
+    if (rc == 0 && (rc = os_spawn(&over, &p[1], err)) < 0)
+        base_ignore(os_proc_signal(&p[0], SIGKILL)); /* ended already, then */
+    close(fds[0]);
+    close(fds[1]);
+    for (size_t i = 0; i < 2; i++) {
+        struct pollfd f = {.fd = p[i].pidfd, .events = POLLIN};
+        int status = 0;
+        if (p[i].pidfd < 0)
+            continue;
+        if (poll(&f, 1, SEND_MS) == 0)
+            os_proc_kill_group(&p[i]);
+        (void)poll(&f, 1, ASK_MS);
+        base_ignore(os_proc_reap(&p[i], &status)); /* what did not end counts as failed below */
+        if (rc == 0 && (!WIFEXITED(status) || WEXITSTATUS(status) != 0))
+            rc = said(status, STR("see above"), what, err);
+    }
+    return rc;
+}
+
+/* ---- the machine ------------------------------------------------------------------------------------------------------ */
+
+static bool plain_path(struct str s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (!isalnum((unsigned char)s.ptr[i]) && !strchr("/._-+@", s.ptr[i]))
+            return false;
+    return s.len > 1 && s.ptr[0] == '/';
+}
+
+static int meet(struct deploy_remote *r, const struct fleet_host *h, struct err *err)
+{
+    base_autobuf struct buf out = BUF_INIT(4096);
+    struct utsname here;
+    int rc = ask(r, "uname -m; id -u; echo \"${XDG_STATE_HOME:-$HOME/.local/state}\"", "reaching the host", &out, err);
+    if (rc < 0)
+        return rc;
+    struct str rest = buf_str(&out), machine = str_trim(str_split(&rest, '\n')), uid = str_trim(str_split(&rest, '\n')), state = str_trim(str_split(&rest, '\n'));
+    if (uname(&here) < 0 || !str_eq_c(machine, here.machine))
+        return err_set(err, -ENOEXEC, "it is a " STR_FMT " machine, and this berth is for %s: install berth there", STR_ARG(machine), here.machine);
+    bool root = str_eq(uid, STR("0"));
+    if (h->scope == FLEET_SYSTEM && !root)
+        return err_set(err, -EPERM, "'scope: system' takes root: let 'ssh' name root's account, or say 'scope: user'");
+    if (!root && !plain_path(state))
+        return err_set(err, -EINVAL, "its state folder '" STR_FMT "' has characters that no path of berth's may have", STR_ARG(state));
+    r->state = root ? "/var/lib/berth" : arena_printf(r->arena, STR_FMT "/berth", STR_ARG(state));
+    return r->state ? 0 : err_nomem(err);
+}
+
+/* ---- this program ------------------------------------------------------------------------------------------------------- */
+
+struct parts {
+    struct arena *arena;
+    const char *paths[LIBS_MAX], *names[LIBS_MAX + 1]; /* names end with NULL */
+    size_t n;
+    int failed;
+};
+
+static void add_part(struct parts *p, const char *path, const char *name)
+{
+    p->paths[p->n] = arena_dup(p->arena, str_of(path));
+    p->names[p->n] = arena_dup(p->arena, str_of(name));
+    if (!p->paths[p->n] || !p->names[p->n])
+        p->failed = -ENOMEM;
+    else
+        p->n++;
+}
+
+/* Libraries in the order in which they were loaded, by the names under which they are looked for. */
+static int add_library(struct dl_phdr_info *info, size_t size, void *ctx)
+{
+    struct parts *p = ctx;
+    const char *slash = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
+    (void)size;
+    if (p->n == LIBS_MAX)
+        p->failed = -E2BIG;
+    else if (slash)
+        add_part(p, info->dlpi_name, strncmp(slash, "/ld-linux", 9) == 0 || strncmp(slash, "/ld.so", 6) == 0 ? "ld.so" : slash + 1);
+    return p->failed;
+}
+
+/* The files that this process is made of: the program first, its loader as "ld.so", the libraries. */
+static int find_parts(struct parts *p, struct err *err)
+{
+    char program[DEPLOY_PATH_MAX];
+    const char *bundle = getenv("BERTH_BUNDLE");
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (bundle)
+        n = snprintf(program, sizeof program, "%s/berth", bundle);
+    if (n < 0 || (size_t)n >= sizeof program)
+        return err_sys(err, n < 0 ? -errno : -ENAMETOOLONG, "cannot tell where berth is");
+    program[n] = '\0';
+    add_part(p, program, "berth");
+    (void)dl_iterate_phdr(add_library, p);
+    return p->failed ? err_sys(err, p->failed, "cannot list berth's libraries") : 0;
+}
+
+static int digest_parts(const struct parts *p, char hex[OS_SHA256_HEX], struct err *err)
+{
+    struct os_digest *d = os_digest_new();
+    int r = d ? 0 : err_nomem(err);
+    for (size_t i = 0; r == 0 && i < p->n; i++) {
+        char one[OS_SHA256_HEX];
+        r = os_digest_file(AT_FDCWD, p->paths[i], one, NULL, err);
+        if (r == 0)
+            r = os_digest_add(d, p->names[i], strlen(p->names[i]) + 1);
+        if (r == 0)
+            r = os_digest_add(d, one, sizeof one);
+    }
+    if (r == 0)
+        r = os_digest_hex(d, hex);
+    os_digest_free(d);
+    return r;
+}
+
+static int send_self(struct deploy_remote *r, struct err *err)
+{
+    struct parts parts = {.arena = r->arena};
+    char hex[OS_SHA256_HEX];
+    base_autobuf struct buf out = BUF_INIT(256);
+    int rc = find_parts(&parts, err);
+    if (rc == 0)
+        rc = digest_parts(&parts, hex, err);
+    if (rc < 0)
+        return rc;
+    r->bundle = arena_printf(r->arena, "%s/bin/%.16s", r->state, hex);
+    const char *look = arena_printf(r->arena, "test -e '%s/berth' && echo here || true", r->bundle);
+    const char *take = arena_printf(r->arena, "set -e; umask 022; d='%s'; rm -rf \"$d.new\"; mkdir -p \"$d.new\"; tar -xzf - -C \"$d.new\"; test -e \"$d\" || mv -T \"$d.new\" \"$d\"", r->bundle);
+    const char *stage = arena_printf(r->arena, "%s/bundle", r->scratch);
+    if (!r->bundle || !look || !take || !stage)
+        return err_nomem(err);
+    rc = ask(r, look, "looking for berth's copy", &out, err);
+    if (rc < 0 || str_eq_c(str_trim(buf_str(&out)), "here"))
+        return rc;
+    event_say(r->sink, EVENT_INFO, r->target, "berth is copied there");
+    rc = os_make_dirs(stage, 0700, err);
+    for (size_t i = 0; rc == 0 && i < parts.n; i++) {
+        const char *link = arena_printf(r->arena, "%s/%s", stage, parts.names[i]);
+        if (!link || (symlink(parts.paths[i], link) < 0 && errno != EEXIST))
+            rc = err_sys(err, link ? -errno : -ENOMEM, "cannot make a link in '%s'", stage);
+    }
+    return rc == 0 ? send_files(r, stage, parts.names, take, "copying berth", err) : rc;
+}
+
+/* ---- packages and fleet -------------------------------------------------------------------------------------------------- */
+
+/* What runtimes of Debian's packages are made from: all that is kept here and not there. */
+static int send_packages(struct deploy_remote *r, const struct os_dirs *dirs, struct err *err)
+{
+    base_autobuf struct buf out = BUF_INIT(4u << 20);
+    const char *folder = arena_printf(r->arena, "%s/store/debs", dirs->state), *stage = arena_printf(r->arena, "%s/debs", r->scratch);
+    const char *look = arena_printf(r->arena, "mkdir -p '%s/store/debs'; ls '%s/store/debs'", r->state, r->state), *take = arena_printf(r->arena, "umask 022; tar -xzf - -C '%s/store/debs'", r->state);
+    if (!folder || !stage || !look || !take)
+        return err_nomem(err);
+    os_autoclose int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? 0 : err_sys(err, -errno, "cannot look into '%s'", folder);
+    int rc = ask(r, look, "looking for packages", &out, err);
+    if (rc == 0)
+        rc = os_make_dirs(stage, 0700, err);
+    if (rc < 0)
+        return rc;
+    base_autobuf struct buf there = BUF_INIT((4u << 20) + 2);
+    buf_addf(&there, "\n");
+    buf_add_str(&there, buf_str(&out));
+    size_t n = 0;
+    return buf_status(&there) < 0 ? err_nomem(err) : deploy_link_missing(fd, folder, stage, buf_str(&there), &n, err) < 0 ? err->code : n ? send_files(r, stage, (const char *const[]){".", NULL}, take, "copying packages", err) : 0;
+}
+
+static int send_fleet(struct deploy_remote *r, const struct fleet *f, const char **ret, struct err *err)
+{
+    const char *stage = arena_printf(r->arena, "%s/fleet", r->scratch), *to = arena_printf(r->arena, "%s/fleets/%s/incoming", r->state, f->name);
+    const char *take = arena_printf(r->arena, "set -e; umask 022; d='%s'; rm -rf \"$d\"; mkdir -p \"$d\"; tar -xzf - -C \"$d\"", to ? to : "");
+    if (!stage || !to || !take)
+        return err_nomem(err);
+    int rc = deploy_version_write(f, stage, err);
+    if (rc == 0)
+        rc = send_files(r, stage, (const char *const[]){".", NULL}, take, "copying the fleet", err);
+    *ret = rc == 0 ? arena_printf(r->arena, "%s/fleet.yaml", to) : NULL;
+    return rc == 0 && !*ret ? err_nomem(err) : rc;
+}
+
+/* ---- running ------------------------------------------------------------------------------------------------------------------ */
+
+static bool plain_word(const char *s)
+{
+    return !strchr(s, '\'') && !strchr(s, '\n');
+}
+
+/* The copy over there, with its words; what it prints here, what it says on our stderr as it comes. */
+static int run_there(struct deploy_remote *r, const char *const *words, struct buf *out, int *ret_status, struct err *err)
+{
+    const char *argv[SSH_WORDS + 2];
+    base_autobuf struct buf command = BUF_INIT(65536);
+    int fds[2];
+    buf_addf(&command, "BERTH_BUNDLE='%s' exec '%s/ld.so' --library-path '%s' '%s/berth'", r->bundle, r->bundle, r->bundle, r->bundle);
+    for (size_t i = 0; words[i]; i++) {
+        if (!plain_word(words[i]))
+            return err_set(err, -EINVAL, "'%s' cannot be told to another machine: it has a quote", words[i]);
+        buf_addf(&command, " '%s'", words[i]);
+    }
+    if (buf_status(&command) < 0 || pipe2(fds, O_CLOEXEC) < 0)
+        return err_nomem(err);
+    const struct os_spawn s = {.argv = ssh_argv(r, command.ptr, argv), .envp = (const char *const *)environ, .use_path = true, .stdin_fd = -1, .stdout_fd = fds[1], .stderr_fd = STDERR_FILENO};
+    struct os_proc p = OS_PROC_NONE;
+    int rc = os_spawn(&s, &p, err);
+    close(fds[1]);
+    if (rc == 0)
+        rc = os_read_all(fds[0], out, err);
+    close(fds[0]);
+    if (p.pidfd >= 0) {
+        struct pollfd f = {.fd = p.pidfd, .events = POLLIN};
+        (void)poll(&f, 1, ASK_MS);
+        base_ignore(os_proc_reap(&p, ret_status)); /* it has closed its output */
+    }
+    return rc;
+}
+
+static int open_remote(struct deploy_remote *r, const struct fleet_host *h, struct err *err)
+{
+    char scratch[] = "/tmp/berth-ssh-XXXXXX";
+    if (!mkdtemp(scratch))
+        return err_sys(err, -errno, "cannot make a folder");
+    r->scratch = str_dup(str_of(scratch));
+    r->control = arena_printf(r->arena, "ControlPath=%s/c", scratch);
+    r->target = h->ssh;
+    return r->scratch && r->control ? 0 : err_nomem(err);
+}
+
+static void close_remote(struct deploy_remote *r)
+{
+    const char *const argv[] = {"ssh", "-O", "exit", "-o", r->control, "--", r->target, NULL};
+    const struct os_spawn s = {.argv = argv, .envp = (const char *const *)environ, .use_path = true};
+    int status;
+    if (r->control)
+        base_ignore(os_run(&s, ASK_MS, NULL, NULL, &status, NULL)); /* there may be no connection */
+    if (r->scratch)
+        base_ignore(os_remove_tree(AT_FDCWD, r->scratch, NULL)); /* it is below /tmp */
+    free(r->scratch);
+    arena_free(r->arena);
+}
+
+int deploy_remote(const struct fleet *f, const struct fleet_host *h, const struct os_dirs *dirs, const char *const *words, const struct event_sink *sink, struct buf *out, int *ret_status, struct err *err)
+{
+    struct deploy_remote r = {.arena = arena_new(DEPLOY_MEMORY), .sink = sink};
+    const char *fleet_there = NULL, *all[24] = {0};
+    size_t n = 0;
+    if (!r.arena)
+        return err_nomem(err);
+    int rc = open_remote(&r, h, err);
+    if (rc == 0)
+        rc = meet(&r, h, err);
+    if (rc == 0)
+        rc = send_self(&r, err);
+    if (rc == 0)
+        rc = send_packages(&r, dirs, err);
+    if (rc == 0)
+        rc = send_fleet(&r, f, &fleet_there, err);
+    if (rc == 0) {
+        for (; words[n] && n < BASE_COUNT(all) - 3; n++)
+            all[n] = words[n];
+        all[n++] = "-f";
+        all[n++] = fleet_there;
+        rc = run_there(&r, all, out, ret_status, err);
+    }
+    close_remote(&r);
+    return rc;
+}

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a deploy leaves behind on purpose: versions, templates by content, the trash; and the mark that says that one is at work.
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "deploy_int.h"
+
+const char *deploy_below(struct deploy *d, const char *name)
+{
+    return arena_printf(d->arena, "%s/%s", d->folder, name);
+}
+
+/* ---- lock and mark -------------------------------------------------------------------------------------------- */
+
+int deploy_begin(struct deploy *d, struct err *err)
+{
+    const char *path = deploy_below(d, "deploy.lock");
+    if (!path)
+        return err_nomem(err);
+    int fd = os_lock(path, true, false, err);
+    if (fd == -EWOULDBLOCK)
+        return err_set(err, -EBUSY, "another deploy of fleet '%s' is at work on this machine: wait for its end", d->fleet->name);
+    d->lock_fd = fd < 0 ? -1 : fd;
+    return fd < 0 ? fd : 0;
+}
+
+bool deploy_marked(const struct deploy *d)
+{
+    base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX);
+    buf_addf(&path, "%s/deploying", d->folder);
+    return buf_status(&path) == 0 && access(path.ptr, F_OK) == 0;
+}
+
+int deploy_mark(struct deploy *d, bool on, struct err *err)
+{
+    os_autoclose int fd = os_open_dir(d->folder, err);
+    if (fd < 0)
+        return fd;
+    if (on)
+        return os_write_atomic(fd, "deploying", "", 0, 0600, err);
+    if (unlinkat(fd, "deploying", 0) < 0 && errno != ENOENT)
+        return err_sys(err, -errno, "cannot remove '%s/deploying'", d->folder);
+    return fsync(fd) < 0 ? err_sys(err, -errno, "cannot write '%s'", d->folder) : 0;
+}
+
+/* ---- templates ------------------------------------------------------------------------------------------------ */
+
+int deploy_store_file(struct deploy *d, const char *path, const char **ret, struct err *err)
+{
+    base_autobuf struct buf content = BUF_INIT(DEPLOY_FILE_MAX);
+    const char *folder = deploy_below(d, "files"), *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    char hex[OS_SHA256_HEX];
+    if (!folder)
+        return err_nomem(err);
+    int r = os_read_file(AT_FDCWD, path, &content, err);
+    struct os_digest *digest = r == 0 ? os_digest_new() : NULL;
+    if (r == 0 && !digest)
+        r = err_nomem(err);
+    if (r == 0)
+        r = os_digest_add(digest, content.ptr, content.len);
+    if (r == 0)
+        r = os_digest_hex(digest, hex);
+    os_digest_free(digest);
+    if (r == 0)
+        r = os_make_dirs(folder, 0755, err);
+    if (r < 0)
+        return r;
+    os_autoclose int fd = os_open_dir(folder, err);
+    char *name = arena_printf(d->arena, "%.12s-%s", hex, base);
+    *ret = name ? arena_printf(d->arena, "%s/%s", folder, name) : NULL;
+    if (fd < 0 || !*ret)
+        return fd < 0 ? fd : err_nomem(err);
+    return access(*ret, F_OK) == 0 ? 0 : os_write_atomic(fd, name, content.ptr, content.len, 0644, err);
+}
+
+/* ---- versions --------------------------------------------------------------------------------------------------- */
+
+/* The number that `current` points at; 0: there is none. */
+static uint64_t current_version(const char *folder)
+{
+    char target[64];
+    base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX);
+    buf_addf(&path, "%s/versions/current", folder);
+    ssize_t n = buf_status(&path) < 0 ? -1 : readlink(path.ptr, target, sizeof target);
+    uint64_t v = 0;
+    return n > 0 && str_to_u64((struct str){target, (size_t)n}, &v) == 0 ? v : 0;
+}
+
+static bool version_there(const char *folder, uint64_t v)
+{
+    base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX);
+    buf_addf(&path, "%s/versions/%llu/fleet.yaml", folder, (unsigned long long)v);
+    return buf_status(&path) == 0 && access(path.ptr, F_OK) == 0;
+}
+
+int deploy_version_path(const struct os_dirs *dirs, const char *fleet, unsigned back, struct buf *ret, struct err *err)
+{
+    base_autobuf struct buf folder = BUF_INIT(DEPLOY_PATH_MAX);
+    buf_addf(&folder, "%s/fleets/%s", dirs->state, fleet);
+    if (buf_status(&folder) < 0)
+        return err_nomem(err);
+    uint64_t v = current_version(folder.ptr);
+    for (unsigned i = 0; v && i < back; i++)
+        do
+            v--;
+        while (v && !version_there(folder.ptr, v));
+    if (!v || !version_there(folder.ptr, v))
+        return err_set(err, -ENOENT, back ? "there is no version of fleet '%s' before the one in force on this machine" : "no version of fleet '%s' was deployed to this machine", fleet);
+    buf_addf(ret, "%s/versions/%llu/fleet.yaml", folder.ptr, (unsigned long long)v);
+    return buf_status(ret) < 0 ? err_nomem(err) : 0;
+}
+
+static int read_or_empty(const char *path, struct buf *out, struct err *err)
+{
+    int r = os_read_file(AT_FDCWD, path, out, err);
+    return r == -ENOENT ? 0 : r;
+}
+
+/* Templates keep their place beside the fleet file, or go to the top when they were elsewhere: the stored copy is what units name. */
+static int keep_templates(const struct fleet *f, const char *folder, struct err *err)
+{
+    size_t dir = strlen(f->dir);
+    for (size_t i = 0; i < f->n_models; i++) {
+        const char *from = f->models[i].template_file;
+        if (!from || strncmp(from, f->dir, dir) != 0 || from[dir] != '/' || !os_relpath_valid(str_of(from + dir + 1)))
+            continue;
+        base_autobuf struct buf to = BUF_INIT(DEPLOY_PATH_MAX), parent = BUF_INIT(DEPLOY_PATH_MAX);
+        buf_addf(&to, "%s/%s", folder, from + dir + 1);
+        if (buf_status(&to) == 0)
+            buf_add(&parent, to.ptr, (size_t)(strrchr(to.ptr, '/') - to.ptr));
+        if (buf_status(&to) < 0 || buf_status(&parent) < 0)
+            return err_nomem(err);
+        int r = os_make_dirs(parent.ptr, 0755, err);
+        if (r == 0 && access(to.ptr, F_OK) < 0)
+            r = os_copy_file(AT_FDCWD, from, AT_FDCWD, to.ptr, 0644, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int write_version(const struct fleet *f, const char *folder, struct str yaml, struct str lock, struct err *err)
+{
+    int r = os_make_dirs(folder, 0755, err);
+    if (r < 0)
+        return r;
+    os_autoclose int fd = os_open_dir(folder, err);
+    if (fd < 0)
+        return fd;
+    if (lock.len)
+        r = os_write_atomic(fd, "fleet.lock", lock.ptr, lock.len, 0644, err);
+    if (r == 0)
+        r = keep_templates(f, folder, err);
+    /* last: a folder without it is no version */
+    return r == 0 ? os_write_atomic(fd, "fleet.yaml", yaml.ptr, yaml.len, 0644, err) : r;
+}
+
+static int make_current(const char *versions, uint64_t v, struct err *err)
+{
+    char target[32];
+    os_autoclose int fd = os_open_dir(versions, err);
+    if (fd < 0)
+        return fd;
+    snprintf(target, sizeof target, "%llu", (unsigned long long)v);
+    if (unlinkat(fd, ".current", 0) < 0 && errno != ENOENT)
+        return err_sys(err, -errno, "cannot write '%s'", versions);
+    if (symlinkat(target, fd, ".current") < 0 || renameat(fd, ".current", fd, "current") < 0 || fsync(fd) < 0)
+        return err_sys(err, -errno, "cannot write '%s/current'", versions);
+    return 0;
+}
+
+/* The oldest go; what was in force before them stays reachable by history alone. */
+static void prune(const char *versions, uint64_t v)
+{
+    os_autoclose int fd = v > DEPLOY_VERSIONS_KEPT ? os_open_dir(versions, NULL) : -1;
+    char name[32];
+    for (uint64_t old = v > DEPLOY_VERSIONS_KEPT ? v - DEPLOY_VERSIONS_KEPT : 0; fd >= 0 && old > 0; old--) {
+        snprintf(name, sizeof name, "%llu", (unsigned long long)old);
+        if (faccessat(fd, name, F_OK, 0) < 0)
+            break;
+        base_ignore(os_remove_tree(fd, name, NULL)); /* tried again by the next deploy */
+    }
+}
+
+/* A version with the same two files, so that going back and forth makes no new ones. */
+static uint64_t find_same(struct deploy *d, uint64_t newest, struct str yaml, struct str lock)
+{
+    for (uint64_t v = newest; v > 0 && v + DEPLOY_VERSIONS_KEPT > newest; v--) {
+        base_autobuf struct buf y = BUF_INIT(DEPLOY_FILE_MAX), l = BUF_INIT(DEPLOY_FILE_MAX), path = BUF_INIT(DEPLOY_PATH_MAX), lock_path = BUF_INIT(DEPLOY_PATH_MAX);
+        buf_addf(&path, "%s/versions/%llu/fleet.yaml", d->folder, (unsigned long long)v);
+        buf_addf(&lock_path, "%s/versions/%llu/fleet.lock", d->folder, (unsigned long long)v);
+        if (buf_status(&path) == 0 && buf_status(&lock_path) == 0 && version_there(d->folder, v) && read_or_empty(path.ptr, &y, NULL) == 0 && read_or_empty(lock_path.ptr, &l, NULL) == 0 && str_eq(buf_str(&y), yaml) &&
+            str_eq(buf_str(&l), lock))
+            return v;
+    }
+    return 0;
+}
+
+static uint64_t newest_version(struct deploy *d)
+{
+    uint64_t v = current_version(d->folder);
+    while (version_there(d->folder, v + 1))
+        v++;
+    return v;
+}
+
+/* The two files as they are on disk; without a lock it is empty. */
+static int read_fleet(const struct fleet *f, struct buf *yaml, struct buf *lock, struct err *err)
+{
+    base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX);
+    fleet_lock_path(f->file, &path);
+    if (buf_status(&path) < 0)
+        return err_nomem(err);
+    int r = os_read_file(AT_FDCWD, f->file, yaml, err);
+    return r == 0 ? read_or_empty(path.ptr, lock, err) : r;
+}
+
+int deploy_version_write(const struct fleet *f, const char *folder, struct err *err)
+{
+    base_autobuf struct buf yaml = BUF_INIT(DEPLOY_FILE_MAX), lock = BUF_INIT(DEPLOY_FILE_MAX);
+    int r = read_fleet(f, &yaml, &lock, err);
+    return r == 0 ? write_version(f, folder, buf_str(&yaml), buf_str(&lock), err) : r;
+}
+
+int deploy_link_missing(int fd, const char *folder, const char *stage, struct str there, size_t *ret_n, struct err *err)
+{
+    int copy = dup(fd);
+    DIR *list = copy < 0 ? NULL : fdopendir(copy);
+    const struct dirent *e;
+    int r = list ? 0 : err_sys(err, -errno, "cannot look into '%s'", folder);
+    if (!list && copy >= 0)
+        close(copy);
+    while (r == 0 && list && (e = readdir(list))) {
+        base_autobuf struct buf name = BUF_INIT(512), from = BUF_INIT(DEPLOY_PATH_MAX), to = BUF_INIT(DEPLOY_PATH_MAX);
+        buf_addf(&name, "\n%s\n", e->d_name);
+        buf_addf(&from, "%s/%s", folder, e->d_name);
+        buf_addf(&to, "%s/%s", stage, e->d_name);
+        if (buf_status(&name) < 0 || buf_status(&from) < 0 || buf_status(&to) < 0)
+            r = err_nomem(err);
+        else if (e->d_name[0] != '.' && str_find(there, buf_str(&name)) < 0) {
+            if (symlink(from.ptr, to.ptr) < 0)
+                r = err_sys(err, -errno, "cannot make link '%s'", to.ptr);
+            (*ret_n)++;
+        }
+    }
+    if (list)
+        closedir(list);
+    return r;
+}
+
+int deploy_version_keep(struct deploy *d, uint64_t *ret, struct err *err)
+{
+    base_autobuf struct buf yaml = BUF_INIT(DEPLOY_FILE_MAX), lock = BUF_INIT(DEPLOY_FILE_MAX);
+    const char *versions = deploy_below(d, "versions");
+    int r = versions ? read_fleet(d->fleet, &yaml, &lock, err) : err_nomem(err);
+    if (r < 0)
+        return r;
+    uint64_t newest = newest_version(d), v = find_same(d, newest, buf_str(&yaml), buf_str(&lock));
+    if (!v) {
+        v = newest + 1;
+        const char *folder = arena_printf(d->arena, "%s/%llu", versions, (unsigned long long)v);
+        r = folder ? write_version(d->fleet, folder, buf_str(&yaml), buf_str(&lock), err) : err_nomem(err);
+    }
+    if (r == 0)
+        r = make_current(versions, v, err);
+    if (r < 0)
+        return r;
+    prune(versions, newest > v ? newest : v);
+    *ret = v;
+    return 0;
+}
+
+/* ---- trash -------------------------------------------------------------------------------------------------------- */
+
+int deploy_trash(struct deploy *d, const char *stamp, const char *path, const char *unit, struct err *err)
+{
+    const char *folder = arena_printf(d->arena, "%s/trash/%s", d->folder, stamp), *slash = strrchr(path, '/');
+    const char *to = folder ? arena_printf(d->arena, "%s/%s", folder, slash + 1) : NULL;
+    if (!to)
+        return err_nomem(err);
+    int r = os_make_dirs(folder, 0700, err);
+    if (r == 0 && access(to, F_OK) < 0)
+        r = os_copy_file(AT_FDCWD, path, AT_FDCWD, to, 0644, err);
+    if (r < 0)
+        return r;
+    base_autobuf struct buf words = BUF_INIT(4 * DEPLOY_PATH_MAX);
+    const char *user = d->host->scope == FLEET_USER ? " --user" : "";
+    buf_addf(&words, "cp '%s' '%s' && systemctl%s daemon-reload && systemctl%s %s '%s'\n", to, path, user, user, str_ends(str_of(path), STR(".container")) ? "start" : "enable --now", unit);
+    const char *restore = arena_printf(d->arena, "%s/restore", folder);
+    if (!restore || buf_status(&words) < 0)
+        return err_nomem(err);
+    os_autoclose int fd = open(restore, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0700);
+    if (fd < 0)
+        return err_sys(err, -errno, "cannot write '%s'", restore);
+    return os_write_all(fd, words.ptr, words.len, err);
+}
+
+/* ---- this program ------------------------------------------------------------------------------------------------------ */
+
+int deploy_self(struct deploy *d, struct err *err)
+{
+    char program[DEPLOY_PATH_MAX];
+    base_autobuf struct buf dir = BUF_INIT(DEPLOY_PATH_MAX);
+    const char *bundle = getenv("BERTH_BUNDLE");
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    buf_addf(&dir, "%s/bin", d->dirs->state);
+    if (n < 0 || buf_status(&dir) < 0)
+        return n < 0 ? err_sys(err, -errno, "cannot tell where berth is") : err_nomem(err);
+    program[n] = '\0';
+    int r = os_make_dirs(dir.ptr, 0755, err);
+    if (r < 0)
+        return r;
+    os_autoclose int fd = os_open_dir(dir.ptr, err);
+    if (fd < 0)
+        return fd;
+    /* a copy that came with its libraries is started through its own loader */
+    base_autobuf struct buf script = BUF_INIT(4 * DEPLOY_PATH_MAX);
+    if (bundle)
+        buf_addf(&script, "#!/bin/sh\nBERTH_BUNDLE='%s' exec '%s/ld.so' --library-path '%s' '%s/berth' \"$@\"\n", bundle, bundle, bundle, bundle);
+    else
+        buf_addf(&script, "#!/bin/sh\nexec '%s' \"$@\"\n", program);
+    if (buf_status(&script) < 0 || strchr(bundle ? bundle : program, '\''))
+        return err_set(err, -EINVAL, "berth cannot be started from '%s'", bundle ? bundle : program);
+    return os_write_atomic(fd, "berth", script.ptr, script.len, 0755, err);
+}
