@@ -86,6 +86,13 @@ const char *http_reason(unsigned status);
 /* The path of a target without query, as sent. */
 struct str http_target_path(struct str target);
 
+/* ---- forms ---------------------------------------------------------------------------------------------------- */
+
+/* True for multipart/form-data. */
+bool http_form_is(struct str content_type);
+/* Where the value of a form's field is in a multipart/form-data body. -ENOENT: there is none; -EBADMSG: the body is malformed, or has the field twice. */
+int http_form_find(struct str content_type, struct str body, const char *name, size_t *ret_off, size_t *ret_len) BASE_MUST_USE;
+
 /* ---- event streams ------------------------------------------------------------------------------------------ */
 
 #define HTTP_SSE_NAME_MAX 128 /* bytes of an event's name: those of the APIs are below 60 */
