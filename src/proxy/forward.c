@@ -36,7 +36,7 @@ static int cut_body(struct proxy_request *r)
 {
     struct str body = buf_str(&r->body), slot = {0}, name = {0};
     uint32_t number = r->ticket.slot;
-    size_t at = number == AFFINITY_NO_SLOT || !r->ticket.leased || r->dialect == PLACE_BATCH ? 0 : first_member(body);
+    size_t at = number == AFFINITY_NO_SLOT || !r->ticket.leased || r->dialect == PLACE_BATCH || r->form ? 0 : first_member(body);
     r->part = r->part_off = 0;
     if (at && (!r->model_len || at <= r->model_off)) {
         snprintf(r->slot, sizeof r->slot, "\"id_slot\":%u,", (unsigned)number);
@@ -46,7 +46,7 @@ static int cut_body(struct proxy_request *r)
     }
     size_t off = r->model_len ? r->model_off : body.len, end = off + r->model_len;
     if (r->model_len) {
-        name = quote(r, r->target.served);
+        name = r->form ? str_of(r->target.served) : quote(r, r->target.served);
         if (!name.len)
             return -ENOMEM;
     }

@@ -204,6 +204,7 @@ enum place_dialect place_dialect_of(struct str method, struct str path)
         {"/responses", PLACE_RESPONSES},   {"/messages", PLACE_MESSAGES},       {"/embeddings", PLACE_BATCH},       {"/embedding", PLACE_BATCH},
         {"/rerank", PLACE_BATCH},          {"/reranking", PLACE_BATCH},         {"/score", PLACE_BATCH},            {"/audio/transcriptions", PLACE_BATCH},
         {"/audio/translations", PLACE_BATCH}, {"/audio/speech", PLACE_BATCH},   {"/images/generations", PLACE_BATCH},
+        {"/images/edits", PLACE_BATCH},     {"/images/variations", PLACE_BATCH},
     };
     if (!str_eq_c(method, "POST"))
         return PLACE_OTHER;

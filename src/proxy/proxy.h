@@ -35,7 +35,10 @@ int proxy_config_parse(struct str text, struct proxy_config **ret, struct err *e
 /* Behaviour, first to last:
  *   GET /health           200 {"status":"ok"} while any replica is ready, else 503
  *   GET /v1/models        the fleet's endpoint names and aliases, OpenAI's list shape; also /models
- *   anything else         the endpoint is the string member "model" at the top level of a JSON body; without a body the query's model=; when neither names one and the fleet has exactly one endpoint, that one.
+ *   GET /v1/models/NAME   one of them; 404
+ *   GET /, GET /api/tags, /api/ps, /api/version, POST /api/show   what clients of Ollama ask first; other calls of /api/: 404 that says what to use instead
+ *   a WebSocket           426: clients that may use one go on over HTTP at once
+ *   anything else         the endpoint is the field "model" of a multipart/form-data body, or the string member "model" at the top level of a JSON body; without a body the query's model=; when neither names one and the fleet has exactly one endpoint, that one.
  *                         A name that is not there: 404 in OpenAI's error shape listing the known ones. No model named: 400.
  * The body's model value is replaced by the replica's served name; everything else goes through byte for byte: path, query, percent-encoding, fields but hop-by-hop ones, status, response body.
  * The endpoint's policy chooses the replica (place_int.h); a replica gets at most as many generations as it has slots, the others wait here, in order, fair between conversations, at most SCHED_QUEUE_MAX of

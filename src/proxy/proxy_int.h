@@ -7,6 +7,7 @@
  *   lane.c     one event loop's share of it: its thread, its clock, whose turn it is
  *   numbers.c  metrics, and a line for each request
  *   request.c  a request from its head to its end: reading, own answers, errors
+ *   own.c      what the router answers itself
  *   forward.c  the call to a replica: queue, sending, sending again
  *   answer.c   what comes back: held until it is sure, then passed on
  *   dialect.c  what the APIs call an event, an error, a sign of life
@@ -237,6 +238,7 @@ struct proxy_request {
     struct see_page *page;       /* NULL: unseen */
     struct buf body;
     size_t counted;              /* of body, in proxy->bodies */
+    bool form;                   /* the body is multipart/form-data, and its model as it is, not quoted */
     size_t model_off, model_len; /* of the model's value in body; len 0: there is none */
     /* where it goes */
     enum place_dialect dialect;
@@ -280,10 +282,23 @@ extern const struct httpio_server_ops proxy_server_ops; /* ctx is the lane */
 
 /* Answers with an error of ours, in a stream that has begun as its last event. The request may be gone when it returns. */
 void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fmt, ...) BASE_PRINTF(3, 4);
+/* Sends a whole JSON answer; the exchange may be gone when it returns. r NULL: what was asked for is no request to a model. */
+void proxy_answer_json(struct httpio_exchange *x, const struct proxy_request *r, unsigned status, struct str body);
+/* A model as OpenAI's API lists it. */
+void proxy_write_model(struct json_out *o, struct str name);
+/* Takes %XX, and with plus "+" for a space, from a target's part. */
+void proxy_decode(struct str value, bool plus, struct buf *out);
 /* Ends it because who runs the router says so. The request may be gone when it returns. */
 void proxy_request_cancel(struct proxy_request *r);
 /* Lets go of the kept body. */
 void proxy_request_drop_body(struct proxy_request *r);
+
+/* ---- own.c --------------------------------------------------------------------------------------------------- */
+
+/* Answers what is asked of the router itself, without a body. False: it is none of it. c may be NULL. */
+bool proxy_own(struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c);
+/* The same for a request that is whole. */
+bool proxy_own_body(struct proxy_request *r);
 
 /* ---- forward.c ---------------------------------------------------------------------------------------------- */
 

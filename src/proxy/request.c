@@ -9,8 +9,7 @@
 
 /* ---- answers of our own --------------------------------------------------------------------------------------- */
 
-/* Sends a whole JSON answer; the exchange may be gone when it returns. r NULL: what was asked for is no request to a model. */
-static void answer(struct httpio_exchange *x, const struct proxy_request *r, unsigned status, struct str body)
+void proxy_answer_json(struct httpio_exchange *x, const struct proxy_request *r, unsigned status, struct str body)
 {
     struct http_field fields[4];
     char number[24], position[24];
@@ -40,7 +39,7 @@ static void answer_error(struct httpio_exchange *x, const struct proxy_request *
     if (dialect_error_body(d, status, message, &body) < 0)
         httpio_abort(x);
     else
-        answer(x, r, status, buf_str(&body));
+        proxy_answer_json(x, r, status, buf_str(&body));
 }
 
 /* The end of a stream that has begun without a replica's content. */
@@ -100,15 +99,15 @@ void proxy_request_cancel(struct proxy_request *r)
 static void answer_health(struct httpio_exchange *x, const struct proxy_config *c)
 {
     if (c && proxy_config_any_ready(c))
-        answer(x, NULL, 200, STR("{\"status\":\"ok\"}"));
+        proxy_answer_json(x, NULL, 200, STR("{\"status\":\"ok\"}"));
     else
         answer_error(x, NULL, PLACE_OTHER, 503, STR("no replica is ready"));
 }
 
-static void write_model(struct json_out *o, const char *name)
+void proxy_write_model(struct json_out *o, struct str name)
 {
     json_out_obj(o, NULL);
-    json_out_cstr(o, "id", name);
+    json_out_str(o, "id", name);
     json_out_cstr(o, "object", "model");
     json_out_u64(o, "created", 0);
     json_out_cstr(o, "owned_by", "berth");
@@ -126,9 +125,9 @@ static void answer_models(struct httpio_exchange *x, const struct proxy_config *
         json_out_arr(o, "data");
         for (size_t i = 0; c && i < c->n_endpoints; i++) {
             const struct proxy_endpoint *e = &c->endpoints[i];
-            write_model(o, e->name);
+            proxy_write_model(o, str_of(e->name));
             for (size_t k = 0; k < e->n_aliases; k++)
-                write_model(o, e->aliases[k]);
+                proxy_write_model(o, str_of(e->aliases[k]));
         }
         json_out_end(o);
         json_out_end(o);
@@ -138,7 +137,7 @@ static void answer_models(struct httpio_exchange *x, const struct proxy_config *
     if (rc < 0)
         httpio_abort(x);
     else
-        answer(x, NULL, 200, buf_str(&body));
+        proxy_answer_json(x, NULL, 200, buf_str(&body));
 }
 
 /* ---- which endpoint ------------------------------------------------------------------------------------------------ */
@@ -151,6 +150,17 @@ static int unhex(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
+void proxy_decode(struct str value, bool plus, struct buf *out)
+{
+    for (size_t i = 0; i < value.len; i++) {
+        int hi = i + 2 < value.len && value.ptr[i] == '%' ? unhex(value.ptr[i + 1]) : -1;
+        int lo = hi >= 0 ? unhex(value.ptr[i + 2]) : -1;
+        if (lo >= 0)
+            i += 2;
+        buf_add_char(out, lo >= 0 ? (char)(hi * 16 + lo) : plus && value.ptr[i] == '+' ? ' ' : value.ptr[i]);
+    }
+}
+
 /* The decoded value of the query's first "model"; false when there is none. */
 static bool model_in_query(struct str target, struct buf *out)
 {
@@ -160,13 +170,7 @@ static bool model_in_query(struct str target, struct buf *out)
         struct str value = str_split(&query, '&'), key = str_split(&value, '=');
         if (!str_eq_c(key, "model") || !value.ptr)
             continue;
-        for (size_t i = 0; i < value.len; i++) {
-            int hi = i + 2 < value.len && value.ptr[i] == '%' ? unhex(value.ptr[i + 1]) : -1;
-            int lo = hi >= 0 ? unhex(value.ptr[i + 2]) : -1;
-            if (lo >= 0)
-                i += 2;
-            buf_add_char(out, lo >= 0 ? (char)(hi * 16 + lo) : value.ptr[i] == '+' ? ' ' : value.ptr[i]);
-        }
+        proxy_decode(value, true, out);
         return true;
     }
     return false;
@@ -187,6 +191,20 @@ static int model_in_body(struct proxy_request *r, struct buf *out)
     r->model_off = off;
     r->model_len = len;
     return 1;
+}
+
+/* A form's "model": as model_in_body. */
+static int model_in_form(struct proxy_request *r, struct str content_type, struct buf *out)
+{
+    size_t off, len;
+    int rc = http_form_find(content_type, buf_str(&r->body), "model", &off, &len);
+    if (rc < 0)
+        return rc == -ENOENT ? 0 : rc;
+    buf_add(out, r->body.ptr + off, len);
+    r->model_off = off;
+    r->model_len = len;
+    r->form = true;
+    return len > 0;
 }
 
 /* Every name that may be asked for, up to a bound. */
@@ -227,9 +245,13 @@ static void decide(struct proxy_request *r)
     proxy_config_unref(r->config);
     r->config = proxy_config_now(r->proxy); /* the newest */
     base_autobuf struct buf model = BUF_INIT(4096);
-    int found = model_in_body(r, &model);
+    struct str type = http_field_get(httpio_exchange_head(r->x), "content-type");
+    if (proxy_own_body(r))
+        return;
+    bool form = http_form_is(type);
+    int found = form ? model_in_form(r, type, &model) : model_in_body(r, &model);
     if (found < 0) {
-        proxy_request_fail(r, 400, "\"model\" must be a string that names a model");
+        proxy_request_fail(r, 400, form ? "the form's parts are malformed, or it names the model twice" : "\"model\" must be a string that names a model");
         return;
     }
     if (!found)
@@ -301,7 +323,7 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
         answer_health(x, config);
     else if (models)
         answer_models(x, config);
-    if (health || models)
+    if (health || models || proxy_own(x, head, config))
         proxy_config_unref(config);
     else
         take(l, x, head, config);

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * proxy: every endpoint of every API passes byte for byte, but for the model's name; what the router answers itself.
+ */
+#include "proxy_rig.h"
+
+#include <proxy/proxy_int.h>
+
+#define MULTIPART(before, model, after) before "--B0\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n" model "\r\n" after "--B0--\r\n"
+#define FILE_PART "--B0\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\nRIFF\r\n\r\n\x01\x02 \"model\":\"m\" --B\r\n"
+
+/* One request with these fields; what the replica got is in rig.replicas[0], what came back in c. */
+static void call(struct client *c, const char *method, const char *target, const struct http_field *fields, size_t n, struct str body)
+{
+    client_init(c);
+    struct httpio_request q = {.addr = rig.addr, .method = str_of(method), .target = str_of(target), .fields = fields, .n_fields = n, .body = body};
+    assert_int_equal(httpio_call(rig.http, &q, &client_ops, c, &c->call, NULL), 0);
+    WAIT(c->done);
+}
+
+static void same(struct str got, struct str want, const char *where)
+{
+    if (!str_eq(got, want))
+        fail_msg("%s: got '" STR_FMT "', want '" STR_FMT "'", where, STR_ARG(got), STR_ARG(want));
+}
+
+/* In, and as the replica must get it. White space, order, numbers, escapes and unknown members stay as they are. */
+static void json_endpoints(void **state)
+{
+    (void)state;
+    static const char *const targets[] = {
+        "/v1/chat/completions", "/chat/completions", "/v1/completions", "/completion", "/completions", "/infill", "/v1/embeddings", "/embedding", "/v1/rerank", "/rerank", "/v1/reranking",
+        "/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/audio/speech", "/v1/images/generations", "/tokenize", "/detokenize", "/apply-template", "/v1/unheard/of",
+        "/v1/chat/completions?a=%2F%2e+b&model=other&c",
+    };
+    static const struct {
+        const char *in, *out;
+    } bodies[] = {
+        {"{\"model\":\"m\"}", "{\"model\":\"served-0\"}"},
+        {" {\n\t\"x\" : [1.0, 1e400, -0] ,\"model\" :  \"alias\" , \"y\":\"\\u00e4\\/\", \"x\":2}\r\n", " {\n\t\"x\" : [1.0, 1e400, -0] ,\"model\" :  \"served-0\" , \"y\":\"\\u00e4\\/\", \"x\":2}\r\n"},
+        {"{\"messages\":[{\"model\":\"inner\",\"content\":\"\\\"model\\\":\\\"m\\\"\"}],\"model\":\"gpt \\\"4\\\"\"}", "{\"messages\":[{\"model\":\"inner\",\"content\":\"\\\"model\\\":\\\"m\\\"\"}],\"model\":\"served-0\"}"},
+    };
+    rig_replicas(1, ECHO);
+    for (size_t i = 0; i < BASE_COUNT(targets); i++)
+        for (size_t k = 0; k < BASE_COUNT(bodies); k++) {
+            struct client c;
+            base_autobuf struct buf line = BUF_INIT(4096);
+            buf_addf(&line, "POST %s", targets[i]);
+            call(&c, "POST", targets[i], NULL, 0, str_of(bodies[k].in));
+            assert_int_equal(c.status, 200);
+            same(buf_str(&rig.replicas[0].line), buf_str(&line), targets[i]);
+            same(buf_str(&rig.replicas[0].body), str_of(bodies[k].out), targets[i]);
+            same(buf_str(&c.body), str_of(bodies[k].out), targets[i]);
+            client_release(&c);
+        }
+}
+
+/* Calls that read: a fleet of one endpoint has them without a name, and with one in the query. */
+static void reading_endpoints(void **state)
+{
+    (void)state;
+    static const char *const targets[] = {"/props", "/slots", "/slots?fail_on_no_slot=1", "/lora-adapters", "/metrics?model=m", "/v1/files/a%2fb?model=alias&x=%20", "/props?model=gpt+%224%22"};
+    rig_replicas(1, ECHO);
+    for (size_t i = 0; i < BASE_COUNT(targets); i++) {
+        struct client c;
+        base_autobuf struct buf line = BUF_INIT(4096);
+        buf_addf(&line, "GET %s", targets[i]);
+        call(&c, "GET", targets[i], NULL, 0, (struct str){0});
+        assert_int_equal(c.status, 200);
+        same(buf_str(&rig.replicas[0].line), buf_str(&line), targets[i]);
+        client_release(&c);
+    }
+}
+
+static void forms(void **state)
+{
+    (void)state;
+    const struct http_field fields[] = {HTTPIO_FIELD(STR("Content-Type"), STR("multipart/form-data; boundary=B0"))};
+    static const char *const targets[] = {"/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits", "/v1/images/variations"};
+    const struct {
+        struct str in, out;
+    } bodies[] = {
+        {STR(MULTIPART(FILE_PART, "m", "")), STR(MULTIPART(FILE_PART, "served-0", ""))},
+        {STR(MULTIPART("", "alias", FILE_PART)), STR(MULTIPART("", "served-0", FILE_PART))},
+    };
+    struct client c;
+    rig.pins = true;
+    rig.slots = 2;
+    rig_replicas(1, ECHO);
+    for (size_t i = 0; i < BASE_COUNT(targets); i++)
+        for (size_t k = 0; k < BASE_COUNT(bodies); k++) {
+            call(&c, "POST", targets[i], fields, 1, bodies[k].in);
+            assert_int_equal(c.status, 200);
+            same(buf_str(&rig.replicas[0].body), bodies[k].out, targets[i]);
+            assert_true(has_line(&rig.replicas[0].fields, "Content-Type: multipart/form-data; boundary=B0"));
+            client_release(&c);
+        }
+    call(&c, "POST", targets[0], fields, 1, STR(MULTIPART(FILE_PART, "nobody", "")));
+    assert_int_equal(c.status, 404);
+    assert_true(contains(&c.body, "'nobody' is not served here; known models: 'm', 'alias'"));
+    client_release(&c);
+    call(&c, "POST", targets[0], fields, 1, STR(MULTIPART("--B0\r\nContent-Disposition: form-data; name=model\r\n\r\nm\r\n", "m", "")));
+    assert_int_equal(c.status, 400);
+    assert_true(contains(&c.body, "names the model twice"));
+    client_release(&c);
+}
+
+/* End to end fields go both ways, also of an answer that is an error. */
+static void fields_both_ways(void **state)
+{
+    (void)state;
+    const struct http_field fields[] = {
+        HTTPIO_FIELD(STR("X-Request-Id"), STR("mine")), HTTPIO_FIELD(STR("Authorization"), STR("Bearer k")), HTTPIO_FIELD(STR("OpenAI-Organization"), STR("o")),
+        HTTPIO_FIELD(STR("anthropic-version"), STR("2023-06-01")), HTTPIO_FIELD(STR("traceparent"), STR("00-1-2-01")), HTTPIO_FIELD(STR("Connection"), STR("x-hop")), HTTPIO_FIELD(STR("X-Hop"), STR("1")),
+    };
+    static const char *const through[] = {"X-Request-Id: mine", "Authorization: Bearer k", "OpenAI-Organization: o", "anthropic-version: 2023-06-01", "traceparent: 00-1-2-01"};
+    struct client c;
+    rig_replicas(1, BUSY);
+    call(&c, "POST", "/v1/chat/completions", fields, 5, STR("{\"model\":\"m\"}"));
+    assert_int_equal(c.status, 503);
+    assert_true(has_line(&c.fields, "Retry-After: 7") && has_line(&c.fields, "X-Request-Id: q") && has_line(&c.fields, "X-Berth-Request-Id: 1"));
+    for (size_t i = 0; i < BASE_COUNT(through); i++)
+        if (!has_line(&rig.replicas[0].fields, through[i]))
+            fail_msg("'%s' did not pass", through[i]);
+    client_release(&c);
+}
+
+/* The error has the client's own shape, and lists what there is. */
+static void unknown_model(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *target, *want;
+    } cases[] = {
+        {"/v1/chat/completions", "{\"error\":{\"message\":\"model 'x' is not served here; known models: 'm', 'alias', 'gpt \\\"4\\\"'\",\"type\":\"not_found_error\",\"code\":404}}"},
+        {"/v1/responses", "{\"error\":{\"message\":\"model 'x' is not served here; known models: 'm', 'alias', 'gpt \\\"4\\\"'\",\"type\":\"not_found_error\",\"code\":404}}"},
+        {"/v1/messages", "{\"type\":\"error\",\"error\":{\"message\":\"model 'x' is not served here; known models: 'm', 'alias', 'gpt \\\"4\\\"'\",\"type\":\"not_found_error\",\"code\":404}}"},
+    };
+    rig_replicas(1, ECHO);
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        struct client c;
+        call(&c, "POST", cases[i].target, NULL, 0, STR("{\"model\":\"x\"}"));
+        assert_int_equal(c.status, 404);
+        same(buf_str(&c.body), str_of(cases[i].want), cases[i].target);
+        client_release(&c);
+    }
+    assert_int_equal(rig.replicas[0].requests, 0);
+}
+
+static void probes(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *method, *target, *body;
+        unsigned status;
+        const char *part;
+    } cases[] = {
+        {"GET", "/", NULL, 200, "berth is running"},
+        {"GET", "/api/version", NULL, 200, "{\"version\":\"" BERTH_VERSION "\"}"},
+        {"GET", "/api/tags", NULL, 200, "{\"models\":[{\"name\":\"m\",\"model\":\"m\","},
+        {"GET", "/api/tags?x=1", NULL, 200, "\"name\":\"gpt \\\"4\\\"\""},
+        {"GET", "/api/ps", NULL, 200, "\"name\":\"alias\""},
+        {"POST", "/api/show", "{\"model\":\"alias\"}", 200, "\"capabilities\":[\"completion\"]"},
+        {"POST", "/api/show", "{\"name\":\"m\",\"verbose\":true}", 200, "\"model_info\":{}"},
+        {"POST", "/api/show", "{\"model\":\"x\"}", 404, "{\"error\":\"this model is not served here"},
+        {"POST", "/api/show", "{\"model\":7}", 404, "{\"error\":"},
+        {"POST", "/api/show", "[]", 400, "{\"error\":\"set \\\"model\\\""},
+        {"POST", "/api/chat", "{\"model\":\"m\"}", 404, "POST /v1/chat/completions"},
+        {"POST", "/api/generate", "{\"model\":\"m\"}", 404, "/v1/messages"},
+        {"DELETE", "/api/delete", NULL, 404, "this is not Ollama"},
+        {"GET", "/v1/models/alias", NULL, 200, "{\"id\":\"alias\",\"object\":\"model\""},
+        {"GET", "/v1/models/gpt%20%224%22", NULL, 200, "\"id\":\"gpt \\\"4\\\"\""},
+        {"GET", "/v1/models/x", NULL, 404, "{\"error\":{\"message\":\"this model is not served here"},
+    };
+    rig_replicas(1, ECHO);
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        struct client c;
+        call(&c, cases[i].method, cases[i].target, NULL, 0, str_of(cases[i].body));
+        if (c.status != cases[i].status || !contains(&c.body, cases[i].part))
+            fail_msg("%s %s: %u '%s'", cases[i].method, cases[i].target, c.status, c.body.ptr);
+        client_release(&c);
+    }
+    assert_int_equal(rig.replicas[0].requests, 0);
+    struct client c;
+    rig_config(&rig.replicas[0].port, 1, 1, 2);
+    call(&c, "GET", "/api/ps", NULL, 0, (struct str){0});
+    same(buf_str(&c.body), STR("{\"models\":[]}"), "not ready");
+    client_release(&c);
+}
+
+/* A client that tries a WebSocket first is told at once, over a connection that lives on. */
+static void no_websocket(void **state)
+{
+    (void)state;
+    struct client c;
+    rig_replicas(1, ECHO);
+    raw_start(&c, "GET /v1/responses HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n");
+    WAIT(contains(&c.body, "by POST over HTTP"));
+    assert_true(str_starts(buf_str(&c.body), STR("HTTP/1.1 426 ")));
+    assert_int_equal(rig.replicas[0].requests, 0);
+    client_release(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        RIG_TEST(json_endpoints), RIG_TEST(reading_endpoints), RIG_TEST(forms), RIG_TEST(fields_both_ways), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket),
+    };
+    return cmocka_run_group_tests_name("proxy_endpoints", tests, NULL, NULL);
+}
