@@ -36,7 +36,27 @@ static bool used_here(const struct fleet *f, const struct fleet_model *m, const 
     return here;
 }
 
-/* payload: every file that a model names is there. */
+struct proofs {
+    struct store *s;
+    const struct fleet_model *m;
+    const struct fleet_lock_model *locked;
+    bool unproven;
+};
+
+/* One stat: what was proven is not hashed again here. */
+static int look_for_proof(void *ctx, const char *role, const char *file, struct err *err)
+{
+    struct proofs *p = ctx;
+    const struct fleet_lock_file *want = fleet_lock_find_file(p->locked, file);
+    base_autobuf struct buf path = BUF_INIT(8192);
+    (void)role;
+    int r = store_payload_path(p->s, p->m, file, &path, err);
+    if (r == 0 && want && !store_payload_proven(p->s, path.ptr, want))
+        p->unproven = true;
+    return r;
+}
+
+/* payload: every file that a model names is there, and is what the lock pins. */
 static int check_payload(struct check_results *r, struct store *s, const struct fleet *f, const struct fleet_model *m)
 {
     char *subject = arena_printf(r->a, "model %s", m->name);
@@ -49,7 +69,13 @@ static int check_payload(struct check_results *r, struct store *s, const struct 
     if (store_payload_check(s, m, &bytes, &err) < 0)
         return check_add(r, "payload", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
     char size[UNITS_TEXT];
-    return check_add(r, "payload", subject, CHECK_HOLDS, arena_printf(r->a, "all files are there, %s", units_show_bytes(bytes, size)));
+    struct proofs p = {.s = s, .m = m, .locked = fleet_lock_of(f, m)};
+    int ret = p.locked ? store_payload_each(m, look_for_proof, &p, &err) : 0;
+    if (ret < 0)
+        return ret == -ENOMEM ? ret : check_add(r, "payload", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
+    if (p.unproven)
+        return check_add(r, "payload", subject, CHECK_UNPROVEN, "all files are there, but not proven to be what fleet.lock pins: 'berth verify' does that");
+    return check_add(r, "payload", subject, CHECK_HOLDS, arena_printf(r->a, "all files are %s, %s", p.locked ? "what fleet.lock pins" : "there", units_show_bytes(bytes, size)));
 }
 
 /* runtime: installed, and every file as its manifest says. One that is not is unproven, for `up` installs it. */
@@ -69,7 +95,10 @@ static int check_runtime(struct check_results *r, struct store *s, const struct 
         return check_add(r, "runtime", subject, CHECK_UNPROVEN, "not installed; 'berth up' or 'berth runtime add' installs it");
     if (ret < 0)
         return check_add(r, "runtime", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
-    if (store_runtime_verify(s, &found, NULL, &err) < 0)
+    const struct fleet_lock_runtime *pin = fleet_lock_of_runtime(f, rt);
+    if (pin && rt->source != FLEET_SOURCE_ARCHIVE && strcmp(pin->digest, found.digest) != 0)
+        ret = check_add(r, "runtime", subject, CHECK_BROKEN, arena_printf(r->a, "%s is not the build that fleet.lock pins (%.12s): 'berth lock' takes what is installed", found.id, pin->digest));
+    else if (store_runtime_verify(s, &found, NULL, &err) < 0)
         ret = check_add(r, "runtime", subject, CHECK_BROKEN, arena_dup(r->a, str_of(err.text)));
     else
         ret = check_add(r, "runtime", subject, CHECK_HOLDS, arena_printf(r->a, "%s, every file proven", found.id));

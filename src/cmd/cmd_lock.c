@@ -197,19 +197,35 @@ static int report_close(struct report *r)
 
 /* ---- the command ------------------------------------------------------------------------------------------------------------------ */
 
+/* What a runtime is pinned by: the digest that it is declared with, else that of what is installed, else what the old lock has. False: nothing is known yet. */
+static bool find_runtime(struct pull_session *s, const struct fleet_runtime *rt, struct fleet_lock_runtime *ret)
+{
+    base_autobuf struct buf source = BUF_INIT(PULL_PATH_MAX);
+    const struct fleet_lock_runtime *old = fleet_lock_of_runtime(s->fleet, rt);
+    struct store_runtime found;
+    fleet_runtime_text(rt, &source);
+    *ret = (struct fleet_lock_runtime){.name = rt->name, .source = arena_dup(s->arena, buf_str(&source)), .digest = rt->digest};
+    if (!rt->digest && store_runtime_find(s->store, rt, &found, NULL) == 0) {
+        ret->digest = found.digest[0] ? arena_dup(s->arena, str_of(found.digest)) : NULL;
+        store_runtime_release(&found);
+    }
+    if (!ret->digest && old)
+        *ret = *old;
+    return ret->source && ret->digest;
+}
+
 /* The new lock: what was found out, and what the old one has of models that were not asked about. Models that the fleet has no more go. */
 static int write_lock(struct pull_session *s, struct fleet_lock_model *found, size_t n, struct err *err)
 {
     const struct fleet *f = s->fleet;
     base_autobuf struct buf path = BUF_INIT(PULL_PATH_MAX);
     struct fleet_lock_model *all = arena_alloc(s->arena, f->n_models + 1, sizeof *all);
-    struct fleet_lock lock = {.models = all};
-    if (!all)
+    struct fleet_lock_runtime *runtimes = arena_alloc(s->arena, f->n_runtimes + 1, sizeof *runtimes);
+    struct fleet_lock lock = {.models = all, .runtimes = runtimes};
+    if (!all || !runtimes)
         return err_nomem(err);
-    if (f->lock) {
-        lock.runtimes = f->lock->runtimes;
-        lock.n_runtimes = f->lock->n_runtimes;
-    }
+    for (size_t i = 0; i < f->n_runtimes; i++)
+        lock.n_runtimes += find_runtime(s, &f->runtimes[i], &runtimes[lock.n_runtimes]);
     for (size_t i = 0; i < f->n_models; i++) {
         const struct fleet_lock_model *m = fleet_lock_of(f, &f->models[i]);
         for (size_t k = 0; k < n; k++)

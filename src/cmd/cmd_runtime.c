@@ -6,6 +6,7 @@
 
 #include <conf/conf.h>
 #include <errno.h>
+#include <hub/hub.h>
 #include <stdlib.h>
 #include <string.h>
 #include <store/store.h>
@@ -49,6 +50,8 @@ static int add_one(struct session *s, const struct fleet_runtime *want)
         .offline = cmd_given(s->c, s->a, "offline"),
         .ignore_valid_until = cmd_given(s->c, s->a, "ignore-valid-until"),
         .mirror = cmd_value(s->c, s->a, "mirror"),
+        .fetch = hub_fetch_pinned,
+        .fetch_ctx = &s->sink,
         .sink = &s->sink,
     };
     struct store_runtime rt;
@@ -164,6 +167,7 @@ static int list_json(const struct store_runtime *list, size_t n)
         json_out_cstr(o, "root", list[i].root);
         json_out_cstr(o, "program", list[i].program);
         json_out_bool(o, "complete", list[i].complete);
+        json_out_cstr(o, "digest", list[i].digest);
         json_out_u64(o, "files", list[i].n_files);
         json_out_u64(o, "bytes", list[i].bytes);
         json_out_cstr(o, "installed", clk_rfc3339(list[i].installed_us, when));

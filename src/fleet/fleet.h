@@ -286,5 +286,9 @@ const struct fleet_lock_model *fleet_lock_find_model(const struct fleet_lock *l,
 const struct fleet_lock_file *fleet_lock_find_file(const struct fleet_lock_model *m, const char *path);
 /* What the lock says of a model as the fleet declares it: NULL too when it was locked from another source or revision. */
 const struct fleet_lock_model *fleet_lock_of(const struct fleet *f, const struct fleet_model *m);
+/* The same of a runtime. */
+const struct fleet_lock_runtime *fleet_lock_of_runtime(const struct fleet *f, const struct fleet_runtime *rt);
+/* A runtime's source as it is declared, with absolute paths: "debian:forky". Appended to out. */
+void fleet_runtime_text(const struct fleet_runtime *rt, struct buf *out);
 /* "hf:ORG/REPO"; "file:FOLDER", relative when it is in the fleet's folder, so that a lock may move with it. Appended to out. */
 void fleet_source_text(const struct fleet *f, const struct fleet_model *m, struct buf *out);

@@ -60,6 +60,14 @@ void fleet_source_text(const struct fleet *f, const struct fleet_model *m, struc
     buf_addf(out, "file:%s", inside ? m->source_arg + dir + 1 : m->source_arg);
 }
 
+void fleet_runtime_text(const struct fleet_runtime *rt, struct buf *out)
+{
+    static const char *const kinds[] = {[FLEET_SOURCE_DEBIAN] = "debian:", [FLEET_SOURCE_PATH] = "path:", [FLEET_SOURCE_SYSTEM] = "system", [FLEET_SOURCE_ARCHIVE] = "archive:", [FLEET_SOURCE_OCI] = "oci:"};
+    buf_addf(out, "%s%s", kinds[rt->source], rt->source == FLEET_SOURCE_SYSTEM || !rt->source_arg ? "" : rt->source_arg);
+    if (rt->source == FLEET_SOURCE_ARCHIVE)
+        buf_addf(out, "#sha256=%s", rt->digest);
+}
+
 /* ---- finding -------------------------------------------------------------------------------------------------- */
 
 const struct fleet_lock_model *fleet_lock_find_model(const struct fleet_lock *l, const char *name)
@@ -83,6 +91,14 @@ const struct fleet_lock_model *fleet_lock_of(const struct fleet *f, const struct
     base_autobuf struct buf source = BUF_INIT(FLEET_TEXT_MAX * 2);
     fleet_source_text(f, m, &source);
     return l && buf_status(&source) == 0 && same(l->source, source.ptr) && same(l->revision, m->revision) ? l : NULL;
+}
+
+const struct fleet_lock_runtime *fleet_lock_of_runtime(const struct fleet *f, const struct fleet_runtime *rt)
+{
+    const struct fleet_lock_runtime *l = f->lock ? fleet_find(f->lock->runtimes, f->lock->n_runtimes, sizeof *l, str_of(rt->name)) : NULL;
+    base_autobuf struct buf source = BUF_INIT(FLEET_TEXT_MAX * 2);
+    fleet_runtime_text(rt, &source);
+    return l && buf_status(&source) == 0 && strcmp(l->source, source.ptr) == 0 ? l : NULL;
 }
 
 /* ---- reading -------------------------------------------------------------------------------------------------- */

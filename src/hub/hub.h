@@ -80,9 +80,11 @@ struct hub_want {
     uint64_t bytes;                /* HUB_UNKNOWN: as the server says */
     const char *sha256, *git_sha1; /* hex; both NULL: nothing is pinned, and the bytes are only as good as the server */
 };
-/* Fetches all of them; what one wants is tried to the end whatever happens to the others. s: manifests of what arrived go there. ret_codes (NULL, or n): 0 or the error of each. Returns 0, or the first error with its text:
+/* Fetches all of them; what one wants is tried to the end whatever happens to the others. s: manifests of what arrived go there; NULL: there are none. ret_codes (NULL, or n): 0 or the error of each. Returns 0, or the first error with its text:
  * -EBADMSG (the bytes are not what is pinned; no wrong file is left under the name), -EMEDIUMTYPE (a web page instead of the file), -ESTALE (another size than pinned: changed upstream), -ENOSPC, and what hub_tree may say. */
 int hub_fetch(struct hub *h, struct store *s, const struct hub_want *wants, size_t n, int *ret_codes, struct err *err) BASE_MUST_USE;
+/* One file, with a hub that is opened for it: what store_add_options.fetch wants. ctx: an event sink, or NULL. */
+int hub_fetch_pinned(void *ctx, const char *url, const char *sha256, const char *path, struct err *err) BASE_MUST_USE;
 /* Fetches segments (indices of STORE_SEGMENT_BYTES) of one file again and writes each into fd once it is proven against m; nothing else of fd is touched. *ret_bytes: what was fetched. -EBADMSG: the server's bytes are not those of m. */
 int hub_repair(struct hub *h, const struct hub_want *w, const struct store_manifest *m, const uint64_t *segments, size_t n, int fd, uint64_t *ret_bytes, struct err *err) BASE_MUST_USE;
 

@@ -204,7 +204,7 @@ int part_finish(struct hub_way *w, struct err *err)
         return err_sys(err, -errno, "cannot put '%s' in its place", w->want->path);
     int r = sync_folder(w->want->path, err);
     if (r == 0)
-        r = store_manifest_save(w->fetch->store, w->want->path, &w->m, err);
+        r = !w->fetch->store ? 0 : store_manifest_save(w->fetch->store, w->want->path, &w->m, err);
     if (r == 0)
         (void)unlink(w->journal);
     return r;

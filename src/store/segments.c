@@ -3,10 +3,10 @@
  * Manifests of payload files: what a file was when it was proven, and how to prove any part of it again. They lie in store/manifests, named by the sha256 of the file's absolute path, so that a model in a
  * user's own folder can have one and gets no litter. Little endian, one write, one rename:
  *
- *   8 magic | u32 format | u32 segment bytes | stamp: u64 device, inode, size, mtime ns, ctime ns | 32 sha256 | 20 git sha1 | u32 length of the path | path | u64 states | 32 each | 32 sha256 of all before
+ *   8 magic | u32 format | u32 segment bytes | stamp: u64 inode, size, mtime ns, ctime ns | 32 sha256 | 20 git sha1 | u32 length of the path | path | u64 states | 32 each | 32 sha256 of all before
  *
  * The stamp is the file's as it was before the first byte of the proof was read. Whatever changes a file changes its ctime, which nobody can set; so the same stamp means the same file, up to what goes around the
- * file system (a dying disk, a bit in memory): that is what a full verification is for.
+ * file system (a dying disk, a bit in memory): that is what a full verification is for. The device is not in it: its number may be another after each start of the machine.
  */
 #include "store_int.h"
 
@@ -15,7 +15,7 @@
 #include <sys/statvfs.h>
 
 #define FORMAT 1
-#define HEAD_BYTES (8 + 4 + 4 + 5 * 8 + OS_SHA256_BYTES + 20 + 4)
+#define HEAD_BYTES (8 + 4 + 4 + 4 * 8 + OS_SHA256_BYTES + 20 + 4)
 static const char magic[8] = "berthseg";
 
 size_t store_segments(uint64_t bytes)
@@ -38,7 +38,6 @@ void store_manifest_release(struct store_manifest *m)
 struct stamp stamp_of(const struct stat *st)
 {
     return (struct stamp){
-        .device = st->st_dev,
         .inode = st->st_ino,
         .bytes = (uint64_t)st->st_size,
         .mtime_ns = (uint64_t)st->st_mtim.tv_sec * 1000000000u + (uint64_t)st->st_mtim.tv_nsec,
@@ -48,7 +47,7 @@ struct stamp stamp_of(const struct stat *st)
 
 bool stamp_same(const struct stamp *a, const struct stamp *b)
 {
-    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes && a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns;
+    return a->inode == b->inode && a->bytes == b->bytes && a->mtime_ns == b->mtime_ns && a->ctime_ns == b->ctime_ns;
 }
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------ */
@@ -94,7 +93,6 @@ void segments_text(const struct store_manifest *m, const struct stamp *stamp, co
     buf_add(out, magic, sizeof magic);
     put(out, FORMAT, 4);
     put(out, STORE_SEGMENT_BYTES, 4);
-    put(out, stamp->device, 8);
     put(out, stamp->inode, 8);
     put(out, stamp->bytes, 8);
     put(out, stamp->mtime_ns, 8);
@@ -128,7 +126,6 @@ int segments_parse(struct str text, struct segments *ret, struct err *err)
     s = (struct str){s.ptr + sizeof magic, s.len - sizeof magic};
     if (take(&s, 4) != FORMAT || take(&s, 4) != STORE_SEGMENT_BYTES)
         return bad(err, "another format");
-    g.stamp.device = take(&s, 8);
     g.stamp.inode = take(&s, 8);
     g.stamp.bytes = g.m.bytes = take(&s, 8);
     g.stamp.mtime_ns = take(&s, 8);

@@ -176,6 +176,8 @@ int store_fill(const struct store *s, const char *id, const char *root, const st
         .bytes = m ? m->bytes : 0,
         .installed_us = m ? m->installed_us : 0,
     };
+    if (m)
+        memcpy(rt.digest, m->digest, sizeof rt.digest);
     if (!rt.id || !rt.engine || !rt.version || !rt.source || !rt.packages || !rt.root || !rt.program) {
         store_runtime_release(&rt);
         return err_nomem(err);
@@ -274,10 +276,7 @@ static int compare_words(const void *a, const void *b)
 
 int store_describe(const struct fleet_runtime *w, struct buf *source, struct buf *packages, struct err *err)
 {
-    static const char *const kinds[] = {[FLEET_SOURCE_DEBIAN] = "debian:", [FLEET_SOURCE_PATH] = "path:", [FLEET_SOURCE_SYSTEM] = "system", [FLEET_SOURCE_ARCHIVE] = "archive:", [FLEET_SOURCE_OCI] = "oci:"};
-    buf_addf(source, "%s%s", kinds[w->source], w->source == FLEET_SOURCE_SYSTEM || !w->source_arg ? "" : w->source_arg);
-    if (w->source == FLEET_SOURCE_ARCHIVE)
-        buf_addf(source, "#sha256=%s", w->digest);
+    fleet_runtime_text(w, source);
     size_t n = w->source == FLEET_SOURCE_DEBIAN ? w->n_packages : 0;
     base_autofree const char **sorted = calloc(n + 1, sizeof *sorted);
     if (!sorted)

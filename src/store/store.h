@@ -164,6 +164,7 @@ struct store_runtime {
     bool complete;  /* the tree has its own loader and C library and needs nothing from the host */
     uint64_t n_files, bytes;
     uint64_t installed_us; /* real time */
+    char digest[OS_SHA256_HEX]; /* of its manifest; "" when that is damaged */
 };
 void store_runtime_release(struct store_runtime *r);
 

@@ -91,7 +91,7 @@ bool manifest_is_sha256(struct str s);
 
 /* What changes whenever a file does. */
 struct stamp {
-    uint64_t device, inode, bytes, mtime_ns, ctime_ns;
+    uint64_t inode, bytes, mtime_ns, ctime_ns;
 };
 struct stamp stamp_of(const struct stat *st);
 bool stamp_same(const struct stamp *a, const struct stamp *b);

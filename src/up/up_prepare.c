@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <hub/hub.h>
 #include <unistd.h>
 
 #include "up_int.h"
@@ -92,7 +93,7 @@ static int install(struct up *u, const struct fleet_runtime *r, struct err *err)
     struct store_runtime got = {0};
     int rc = store_runtime_find(u->store, r, &got, err);
     if (rc == -ENOENT) {
-        struct store_add_options o = {.offline = u->o->offline, .sink = &u->sink};
+        struct store_add_options o = {.offline = u->o->offline, .fetch = hub_fetch_pinned, .fetch_ctx = &u->sink, .sink = &u->sink};
         rc = store_runtime_add(u->store, r, &o, &got, err);
         if (rc == 0 && u->progress) {
             char subject[FLEET_NAME_MAX + 16];

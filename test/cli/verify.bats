@@ -32,7 +32,7 @@ start_hub() {
 	mkdir -p root/org/repo
 	"$MKMODEL" --dim 512 --layers 24 --split 2 root/org/repo/big.gguf >made
 	mkfifo in out
-	"$FAKE_HUB" root <in >out 3>&- &
+	"$FAKE_HUB" root ${hub_options:-} <in >out 3>&- &
 	hub_pid=$!
 	exec {hub_in}>in
 	read -r port _ <out
@@ -205,4 +205,49 @@ flip() { # FILE OFFSET
 	[ "$status" -eq 1 ]
 	[[ $errors == *"what fleet 'home' uses cannot be known"* ]]
 	[ -e "$one" ]
+}
+
+@test "check: what was pulled is proven; what was touched since is not, until it is verified" {
+	start_hub
+	pull
+	"$BERTH" runtime add system --engine generic >made
+	cat >>fleet.yaml <<-EOT
+		runtimes: {any: {engine: generic, source: system}}
+		services:
+		  a: {runtime: any, model: big, port: 7770, command: ["/bin/true", "{model}"]}
+	EOT
+	"$BERTH" lock 2>/dev/null >locked
+	[ "$(jq -r '.runtimes.any.digest' fleet.lock)" = "$("$BERTH" runtime list --json | jq -r '.[0].digest')" ]
+	[[ $("$BERTH" check) == *"what fleet.lock pins"* ]]
+	touch "$one"
+	[[ $("$BERTH" check) == *"'berth verify' does that"* ]]
+	"$BERTH" verify >verified
+	[[ $("$BERTH" check) == *"all files are what fleet.lock pins"* ]]
+	sed -i 's|"digest": "....|"digest": "0000|' fleet.lock
+	run_split "$BERTH" check
+	[ "$status" -eq 1 ]
+	[[ $output == *"is not the build that fleet.lock pins"* ]]
+}
+
+@test "runtime add: an archive is fetched once, and made again from the store" {
+	mkdir -p root/org/rel own
+	printf '#!/bin/sh\necho version: 3.1\n' >own/llama-server
+	chmod +x own/llama-server
+	tar -czf root/org/rel/own.tar.gz own
+	hub_options=--plain
+	start_hub
+	sum=$(sha256sum root/org/rel/own.tar.gz | cut -d' ' -f1)
+	source=archive:$HF_ENDPOINT/org/rel/own.tar.gz
+	run_split "$BERTH" runtime add --offline "$source#sha256=$sum"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"would have to be fetched"* ]]
+	run_split "$BERTH" runtime add "$source#sha256=${sum//[0-9]/0}"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"other bytes than are pinned"* ]]
+	[ -z "$(ls "$BERTH_STATE/store/archives")" ]
+	run_split "$BERTH" runtime add "$source#sha256=$sum"
+	[ "$status" -eq 0 ]
+	"$BERTH" runtime remove "$output"
+	run_split "$BERTH" runtime add --offline "$source#sha256=$sum"
+	[ "$status" -eq 0 ]
 }

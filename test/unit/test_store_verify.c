@@ -137,7 +137,7 @@ static void test_manifest_hostile(void **state)
     (void)state;
     uint8_t states[2][OS_SHA256_BYTES] = {{1}, {2}};
     struct store_manifest m = {.bytes = BIG, .n_states = 2, .states = states};
-    struct stamp stamp = {.device = 1, .inode = 2, .bytes = BIG, .mtime_ns = 3, .ctime_ns = 4};
+    struct stamp stamp = {.inode = 2, .bytes = BIG, .mtime_ns = 3, .ctime_ns = 4};
     base_autobuf struct buf text = BUF_INIT(4096);
     struct segments g;
     struct err err;
