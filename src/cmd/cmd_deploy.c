@@ -98,8 +98,12 @@ static int visit(struct tour *t, const struct fleet_host *h)
     return json_str(json_get(t->hosts[t->n++], "error"), &error) ? CMD_FAILED : CMD_OK;
 }
 
-static bool has_units(const struct fleet *f, const struct fleet_host *h)
+/* Another host may have units that are no longer declared; this machine has when a version of the fleet is in force here. */
+static bool may_have_units(const struct fleet *f, const struct fleet_host *h, const struct os_dirs *dirs)
 {
+    base_autobuf struct buf path = BUF_INIT(8192);
+    if (h->ssh || deploy_version_path(dirs, f->name, 0, &path, NULL) == 0)
+        return true;
     for (size_t i = 0; i < f->n_services; i++)
         if (f->services[i].host == h && f->services[i].unit != FLEET_CHILD)
             return true;
@@ -159,7 +163,7 @@ static int go(struct tour *t)
     for (size_t i = 0; i < t->a->n_words && code == CMD_OK; i++, any = true)
         code = visit(t, find_host(t->fleet, t->a->words[i]));
     for (size_t i = 0; t->a->n_words == 0 && i < t->fleet->n_hosts && code == CMD_OK; i++)
-        if (has_units(t->fleet, &t->fleet->hosts[i])) {
+        if (may_have_units(t->fleet, &t->fleet->hosts[i], t->dirs)) {
             any = true;
             code = visit(t, &t->fleet->hosts[i]);
         }
@@ -197,7 +201,7 @@ const struct cmd cmd_plan = {
     .synopsis = "[HOST...] [--diff] [--exit-code] [--json] [-f FILE]",
     .summary = "what a deploy would install, restart and retire",
     .description = "Compares the units that the fleet file wants on each host with what is installed and runs there, file by file, and changes nothing. A service is only touched for a reason: its unit's text differs (--diff shows the lines), it "
-                   "does not run, or its process is older than its file. Without HOST all hosts that have services with 'unit: systemd' or 'unit: quadlet'. With --exit-code the exit code is 10 when there is something to do.",
+                   "does not run, or its process is older than its file. Without HOST all hosts. With --exit-code the exit code is 10 when there is something to do.",
     .examples = "berth plan\nberth plan big --diff\nberth plan --exit-code && echo nothing to do",
     .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "diff", NULL, "show the lines that differ"}, {0, "exit-code", NULL, "exit with 10 when there is something to do"}},
     .run = run_tour,

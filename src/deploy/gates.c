@@ -76,19 +76,17 @@ static int gate_unit(struct deploy *d, struct deploy_wanted *w, struct err *err)
 
 /* ---- port ------------------------------------------------------------------------------------------------------ */
 
-static int gate_port(struct deploy *d, const struct deploy_item *item, struct deploy_wanted *w, struct err *err)
+/* Free, or held by a unit that this plan stops before it comes to this one. */
+static int gate_port(const struct deploy_plan *p, const struct deploy_item *item, struct err *err)
 {
-    struct deploy_unit u;
+    uint16_t port = item->declared->port;
     struct os_owner o;
-    int r = deploy_show(d, w->unit, &u, err);
-    if (r < 0)
-        return r;
-    if (os_port_owner(w->service.port, &o) < 0 || o.pid <= 0)
+    if (os_port_owner(port, &o) < 0 || o.pid <= 0)
         return 0;
-    /* its own process, in any of the forms that a unit has */
-    if (item->was_active && (o.pid == u.pid || deploy_belongs(o.pid, w->unit)))
-        return 0;
-    return run_port_taken(w->service.port, "the service", err);
+    for (size_t i = 0; i < p->n; i++)
+        if ((&p->items[i] == item || p->items[i].action == DEPLOY_RETIRE) && deploy_belongs(o.pid, p->items[i].unit))
+            return 0;
+    return run_port_taken(port, "the service", err);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------- */
@@ -153,7 +151,7 @@ static void shut(struct gates *g, int r, const char *gate, const char *service, 
         g->r = err_set(g->first, r, "%s of '%s': %s", gate, service, why->text);
 }
 
-static void service_gates(struct gates *g, const struct deploy_item *item)
+static void service_gates(struct gates *g, const struct deploy_plan *p, const struct deploy_item *item)
 {
     struct deploy_wanted *w = deploy_wanted_of(g->d, item);
     static const struct {
@@ -165,7 +163,7 @@ static void service_gates(struct gates *g, const struct deploy_item *item)
     for (size_t i = 0; i < BASE_COUNT(gates); i++)
         if ((r = gates[i].gate(g->d, w, &why)) < 0)
             shut(g, r, gates[i].name, w->name, &why);
-    if ((r = gate_port(g->d, item, w, &why)) < 0)
+    if ((r = gate_port(p, item, &why)) < 0)
         shut(g, r, "port", w->name, &why);
 }
 
@@ -176,7 +174,7 @@ int deploy_gates(struct deploy *d, const struct deploy_plan *p, struct err *err)
     bool any = false;
     for (size_t i = 0; i < p->n; i++)
         if (is_todo(&p->items[i])) {
-            service_gates(&g, &p->items[i]);
+            service_gates(&g, p, &p->items[i]);
             any = true;
         }
     int r = any ? deploy_fit(d, &why) : 0;
