@@ -84,7 +84,7 @@ void deploy_diff(struct str a, struct str b, struct buf *out);
 int deploy_prove(struct deploy *d, const struct deploy_wanted *w, struct err *err) BASE_MUST_USE;
 /* Whether a process belongs to a unit. */
 bool deploy_belongs(pid_t pid, const char *unit);
-/* Waits until nothing of ours is left at the service's port: no listener, no connection, no TIME_WAIT. -EADDRINUSE names who has it. */
+/* Waits until nothing of ours is left at the service's port: no listener, no connection and, for an engine that does not take such a port, no TIME_WAIT. -EADDRINUSE names who has it. */
 int deploy_wait_port(const struct fleet_service *s, struct err *err) BASE_MUST_USE;
 
 /* ---- version.c ---- */

@@ -28,11 +28,13 @@ static void pause_ms(long ms)
 
 int deploy_wait_port(const struct fleet_service *s, struct err *err)
 {
+    bool reuses = engine_reuses_port(engine_find(s->runtime->engine));
     for (unsigned waited = 0;; waited += WAIT_STEP_MS) {
-        unsigned n = 0;
-        int r = os_port_sockets(s->port, &n);
+        unsigned n = 0, waiting = 0;
+        int r = os_port_sockets(s->port, &n, &waiting);
         if (r < 0)
             return err_sys(err, r, "cannot look at port %u", s->port);
+        n += reuses ? 0 : waiting;
         if (n == 0)
             return 0;
         if (deploy_stop_asked())

@@ -51,6 +51,11 @@ struct fleet_options engine_fleet_options(void)
     return (struct fleet_options){.engines = names, .n_engines = BASE_COUNT(names), .flag_taken = flag_taken};
 }
 
+bool engine_reuses_port(const struct engine_kind *k)
+{
+    return k && k->reuses_port;
+}
+
 const char *engine_program(const struct engine_kind *k)
 {
     return k ? k->program : NULL;

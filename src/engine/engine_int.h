@@ -57,6 +57,7 @@ struct engine_kind {
     const char *const *env;           /* NULL-terminated */
     const char *health, *identity, *props, *idle; /* paths; NULL: cannot be asked, or the declaration says it */
     uint64_t start_ms;                /* constant work of a start */
+    bool reuses_port;                 /* listens with SO_REUSEADDR */
 
     const struct owned_flag *owned;
     size_t n_owned;

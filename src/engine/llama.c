@@ -429,6 +429,7 @@ const struct engine_kind engine_llama = {
     .identity = "/v1/models",
     .props = "/props",
     .idle = "/slots",
+    .reuses_port = true,
     .start_ms = 60ULL * 1000, /* device start and warm-up: seconds, a minute on a cold driver */
     .owned = owned,
     .n_owned = BASE_COUNT(owned),

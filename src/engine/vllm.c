@@ -266,6 +266,7 @@ const struct engine_kind engine_vllm = {
     .health = "/health",
     .identity = "/v1/models",
     .idle = "/metrics",
+    .reuses_port = true,
     .start_ms = 10ULL * 60 * 1000, /* imports, profiling, compiling, capturing graphs: minutes */
     .owned = owned,
     .n_owned = BASE_COUNT(owned),

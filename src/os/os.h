@@ -210,8 +210,8 @@ struct os_owner {
     char name[64];
 };
 int os_port_owner(uint16_t port, struct os_owner *ret) BASE_MUST_USE;
-/* How many TCP sockets have that local port, in any state: listening, connected, and those that only wait for late packets (TIME_WAIT). */
-int os_port_sockets(uint16_t port, unsigned *ret) BASE_MUST_USE;
+/* How many TCP sockets have that local port: listening or connected, and those that only wait for late packets (TIME_WAIT). */
+int os_port_sockets(uint16_t port, unsigned *ret_open, unsigned *ret_waiting) BASE_MUST_USE;
 /* uid and gid of the account that engines run as when we are root: "_berth", else "nobody". */
 int os_engine_account(uid_t *ret_uid, gid_t *ret_gid, struct err *err) BASE_MUST_USE;
 

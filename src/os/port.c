@@ -18,7 +18,7 @@
 struct inodes {
     uint64_t of[SOCKETS_MAX]; /* of listeners */
     size_t n;
-    unsigned all;             /* sockets of the port in any state */
+    unsigned open, waiting;   /* sockets of the port in any state but TIME_WAIT, and in that */
 };
 
 static struct str next_word(struct str *s)
@@ -39,7 +39,9 @@ static void take_socket(struct str line, struct str port, struct inodes *found)
         if (i == FIELD_STATE)
             state = word;
     }
-    found->all += str_ends(local, port);
+    bool waiting = str_eq(state, STR("06"));
+    found->waiting += str_ends(local, port) && waiting;
+    found->open += str_ends(local, port) && !waiting;
     if (str_ends(local, port) && str_eq(state, STR("0A")) && str_to_u64(word, &inode) == 0 && found->n < SOCKETS_MAX)
         found->of[found->n++] = inode;
 }
@@ -109,14 +111,16 @@ static void read_name(int proc, const char *pid, char name[64])
         memcpy(name, shown.ptr, shown.len + 1);
 }
 
-int os_port_sockets(uint16_t port, unsigned *ret)
+int os_port_sockets(uint16_t port, unsigned *ret_open, unsigned *ret_waiting)
 {
     struct inodes found = {.n = 0};
     int r = find_sockets("/proc/net/tcp", port, &found);
     if (r == 0)
         r = find_sockets("/proc/net/tcp6", port, &found);
-    if (r == 0)
-        *ret = found.all;
+    if (r == 0) {
+        *ret_open = found.open;
+        *ret_waiting = found.waiting;
+    }
     return r;
 }
 
