@@ -65,13 +65,13 @@ struct fleet_runtime {
     struct fleet_pos pos;
 };
 
-enum fleet_model_source { FLEET_MODEL_FILE, FLEET_MODEL_HF };
+enum fleet_model_source { FLEET_MODEL_FILE, FLEET_MODEL_HF, FLEET_MODEL_WEB };
 
 /* Files of a model, each relative to its source. */
 struct fleet_model {
     const char *name;
     enum fleet_model_source source;
-    const char *source_arg; /* file: absolute folder (a relative one is taken from fleet.yaml's folder); hf: "org/repo" */
+    const char *source_arg; /* file: absolute folder (a relative one is taken from fleet.yaml's folder); hf: "org/repo"; web: "https://host/folder" */
     const char *revision;   /* hf: "main" when not given; file: NULL */
     const char *commit;     /* hf: what fleet.lock says the revision is, as long as it is of this source and revision; NULL: not locked */
     const char *weights;    /* required; the first part of a split set names the set */

@@ -55,6 +55,10 @@ void fleet_source_text(const struct fleet *f, const struct fleet_model *m, struc
         buf_addf(out, "hf:%s", m->source_arg);
         return;
     }
+    if (m->source == FLEET_MODEL_WEB) {
+        buf_add_c(out, m->source_arg);
+        return;
+    }
     size_t dir = strlen(f->dir);
     bool inside = strncmp(m->source_arg, f->dir, dir) == 0 && m->source_arg[dir] == '/' && m->source_arg[dir + 1];
     buf_addf(out, "file:%s", inside ? m->source_arg + dir + 1 : m->source_arg);
@@ -107,7 +111,7 @@ static int refuse(const struct reader *r, const char *what, struct str value)
 {
     base_autobuf struct buf shown = BUF_INIT(ERR_TEXT_MAX);
     buf_add_printable(&shown, value, FLEET_SHOW_MAX);
-    return err_set(r->err, -EINVAL, "%s: %s '%s': 'berth lock' writes it anew", r->path, what, shown.ptr ? shown.ptr : "");
+    return err_set(r->err, -EINVAL, "%s: %s '%s': remove the file, and 'berth lock' writes a new one", r->path, what, shown.ptr ? shown.ptr : "");
 }
 
 static bool is_hex(struct str s, size_t digits)
@@ -206,7 +210,7 @@ static int read_model(const struct reader *r, struct str name, json_val v, struc
             rc = read_digest(r, v, "commit", COMMIT_DIGITS, &m->commit);
         if (rc == 0 && !m->commit)
             rc = refuse(r, "no commit for model", name);
-    } else if (rc == 0 && !str_starts(str_of(m->source), STR("file:"))) {
+    } else if (rc == 0 && !str_starts(str_of(m->source), STR("file:")) && !str_starts(str_of(m->source), STR("https://")) && !str_starts(str_of(m->source), STR("http://"))) {
         rc = refuse(r, "unknown source", str_of(m->source));
     }
     return rc < 0 ? rc : read_files(r, json_get(v, "files"), m);

@@ -9,6 +9,8 @@
 #include <errno.h>
 #include <os/os.h>
 
+#define WEB_SOURCE_MAX 1024 /* of an address: it becomes a path in the store */
+
 int fleet_read_version(struct fleet_reader *r, const struct yaml_node *n, void *part)
 {
     (void)part; /* there is one version: nothing to keep */
@@ -175,6 +177,25 @@ static int read_hub(struct fleet_reader *r, const struct yaml_node *n, struct st
     return m->source_arg && m->revision ? 0 : err_nomem(r->err);
 }
 
+/* "https://HOST/FOLDER": what the files' names are put behind. */
+static int read_web(struct fleet_reader *r, const struct yaml_node *n, struct str s, struct fleet_model *m)
+{
+    ptrdiff_t scheme = str_find(s, STR("://"));
+    while (s.len && s.ptr[s.len - 1] == '/')
+        s.len--;
+    struct str rest = {s.ptr + scheme + 3, s.len > (size_t)scheme + 3 ? s.len - (size_t)scheme - 3 : 0};
+    bool ok = rest.len && s.len <= WEB_SOURCE_MAX;
+    for (struct str parts = rest; ok && parts.ptr;) {
+        struct str part = str_split(&parts, '/');
+        ok = is_token(part, "-_.~:%+,=[]", 255) && !str_eq_c(part, "..") && !str_eq_c(part, ".");
+    }
+    if (!ok)
+        return fleet_refuse(r, n, "%s must be like 'https://HOST/FOLDER', without a query or a name before the host, not '%s'", fleet_label(r), fleet_show(r, n->text));
+    m->source = FLEET_MODEL_WEB;
+    m->source_arg = arena_dup(r->arena, s);
+    return m->source_arg ? 0 : err_nomem(r->err);
+}
+
 int fleet_read_model_source(struct fleet_reader *r, const struct yaml_node *n, void *part)
 {
     struct fleet_model *m = part;
@@ -189,7 +210,9 @@ int fleet_read_model_source(struct fleet_reader *r, const struct yaml_node *n, v
         m->source = FLEET_MODEL_FILE;
         return fleet_path(r, n, s, &m->source_arg);
     }
-    return fleet_refuse(r, n, "%s must be 'file:FOLDER' or 'hf:ORG/REPO', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
+    if (str_starts(s, STR("https://")) || str_starts(s, STR("http://")))
+        return read_web(r, n, s, m);
+    return fleet_refuse(r, n, "%s must be 'file:FOLDER', 'hf:ORG/REPO' or 'https://HOST/FOLDER', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
 }
 
 int fleet_read_template(struct fleet_reader *r, const struct yaml_node *n, void *part)

@@ -64,7 +64,7 @@ struct hub_head {
     char type[64];                 /* Content-Type without its parameters, in lower case */
     char linked_etag[72];          /* X-Linked-Etag without quotes: sha256 of what a redirect leads to; "" */
     char error[64];                /* X-Error-Code: "GatedRepo"; "" */
-    char message[256];             /* X-Error-Message, printable */
+    char message[512];             /* X-Error-Message, printable */
     uint64_t linked_size;          /* X-Linked-Size; HUB_UNKNOWN */
     uint64_t wait_ms;              /* Retry-After or RateLimit; 0 */
     bool encoded;                  /* Content-Encoding other than identity */

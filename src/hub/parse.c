@@ -227,10 +227,18 @@ static struct str unquote(struct str v)
     return v;
 }
 
+static bool is_word(struct str v)
+{
+    for (size_t i = 0; i < v.len; i++)
+        if (!((v.ptr[i] >= 'a' && v.ptr[i] <= 'z') || (v.ptr[i] >= 'A' && v.ptr[i] <= 'Z')))
+            return false;
+    return true;
+}
+
 static void keep_printable(char *to, size_t size, struct str v)
 {
     base_autobuf struct buf out = BUF_INIT(4096);
-    buf_add_printable(&out, v, size / 5);
+    buf_add_printable(&out, v, size / 4 - 1);
     struct str s = buf_str(&out);
     if (buf_status(&out) < 0 || s.len >= size)
         return;
@@ -273,7 +281,8 @@ static void take_field(struct hub_head *h, struct str name, struct str v, uint64
     } else if (str_eq_nocase(name, STR("x-linked-size")) && str_to_u64(v, &n) == 0) {
         h->linked_size = n;
     } else if (str_eq_nocase(name, STR("x-error-code"))) {
-        keep_printable(h->error, sizeof h->error, v);
+        if (v.len < sizeof h->error && is_word(v))
+            keep(h, h->error, sizeof h->error, v);
     } else if (str_eq_nocase(name, STR("x-error-message"))) {
         keep_printable(h->message, sizeof h->message, v);
     } else if (str_eq_nocase(name, STR("retry-after")) || str_eq_nocase(name, STR("ratelimit"))) {

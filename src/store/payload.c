@@ -18,6 +18,11 @@ int store_payload_path(const struct store *s, const struct fleet_model *m, const
         if (!os_relpath_valid(str_of(m->source_arg)) || !os_name_valid(str_of(revision)))
             return err_set(err, -EINVAL, "model '%s': '%s' at '%s' is no repository and revision", m->name, m->source_arg, revision);
         buf_addf(ret, "%s/payloads/hf/%s/%s/%s", s->root, m->source_arg, revision, file);
+    } else if (m->source == FLEET_MODEL_WEB) {
+        const char *place = strstr(m->source_arg, "://");
+        if (!place || !os_relpath_valid(str_of(place + 3)))
+            return err_set(err, -EINVAL, "model '%s': '%s' is no address of a folder", m->name, m->source_arg);
+        buf_addf(ret, "%s/payloads/web/%s/%s", s->root, place + 3, file);
     } else {
         buf_addf(ret, "%s/%s", m->source_arg, file);
     }
@@ -28,7 +33,7 @@ int store_payload_path(const struct store *s, const struct fleet_model *m, const
 
 static int missing(const struct fleet_model *m, const char *role, const char *file, const char *path, struct err *err)
 {
-    if (m->source == FLEET_MODEL_HF)
+    if (m->source != FLEET_MODEL_FILE)
         return err_set(err, -ENOENT, "model '%s': its %s file '%s' is not here: 'berth pull %s' fetches it to %s", m->name, role, file, m->name, path);
     return err_set(err, -ENOENT, "model '%s': its %s '%s' does not exist: put it there, or correct source and %s", m->name, role, path, role);
 }

@@ -5,6 +5,7 @@
  *
  *   store/payloads/hf/ORG/REPO/REV/...   files of models from a hub; REV is the commit that fleet.lock pins, so that nothing below it ever changes, else the revision
  *   store/manifests/SHA256               what a payload file was when it was proven, by the sha256 of its absolute path
+ *   store/payloads/web/HOST/FOLDER/...   files of models from a plain web server
  *   store/runtimes/ID/tree/              the engine and every library it needs, as a root file system without writable parts
  *   store/runtimes/ID/manifest.json      engine, version, source, packages, digest of every file; written last, so that a folder without it is no runtime
  *   store/debs/SHA256.deb                what a debian: runtime was made from, kept as its rollback and remote source

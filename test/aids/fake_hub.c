@@ -2,10 +2,10 @@
  *
  * A hub of models for tests: real sockets, a second host for large files, and faults on demand.
  *
- *   fake_hub ROOT [--page N] [--rate BYTES] [--every BYTES KIND,KIND...] [--token TOKEN] [--plain]
+ *   fake_hub ROOT [--page N] [--rate BYTES] [--every BYTES KIND,KIND...] [--plain]
  *
  * serves ROOT/ORG/REPO/FILE and prints "HUB_PORT CDN_PORT"; it ends when its standard input does. Hub: 127.0.0.1. Its tree API lists N files a page (2); files of 1024 bytes and more are LFS and lead to 127.0.0.2 under a signature that
- * the fault `expire` makes invalid. A repository with a file .gated is 403 for everybody, one with .private wants the token. Any commit is served with what is on disk: that is how files change in place. --plain: http://HUB/ORG/REPO/FILE
+ * the fault `expire` makes invalid. A repository with a file .gated is 403 for everybody, one with .private wants the token of FAKE_HUB_TOKEN. Any commit is served with what is on disk: that is how files change in place. --plain: http://HUB/ORG/REPO/FILE
  * as of a plain web server is served too, and --rate is for each connection.
  *
  * --every: each time that so many bytes of large files went out, the next kind in turn happens. On the hub's port: /_fault?kind=K&n=N makes the next N answers with file content faulty; /_stats says what went out, as "NAME VALUE" lines:
@@ -235,9 +235,11 @@ static bool answer_fault(struct peer *p, const char *fault)
         answer(p, "404 Not Found", "X-Error-Code: EntryNotFound\r\n", "Entry not found");
     else if (is(fault, "downgrade"))
         answer(p, "302 Found", "Location: ftp://127.0.0.2/file\r\n", "");
-    else if (is(fault, "loop"))
-        answer(p, "302 Found", "Location: ?again\r\n", "");
-    else
+    else if (is(fault, "loop")) {
+        char fields[256];
+        (void)snprintf(fields, sizeof fields, "Location: ?X-Amz-Signature=secret-%" PRIu64 "\r\n", generation);
+        answer(p, "302 Found", fields, "");
+    } else
         return false;
     return true;
 }
@@ -614,8 +616,6 @@ int main(int argc, char **argv)
             page = strtoul(value, NULL, 10), i++;
         else if (strcmp(argv[i], "--rate") == 0)
             rate = strtoull(value, NULL, 10), i++;
-        else if (strcmp(argv[i], "--token") == 0)
-            token = value, i++;
         else if (strcmp(argv[i], "--every") == 0 && i + 2 < argc)
             every = next_fault = strtoull(value, NULL, 10), read_kinds(argv[i + 2]), i += 2;
         else
@@ -623,6 +623,7 @@ int main(int argc, char **argv)
     }
     if (!root || (every && !n_kinds))
         return 2;
+    token = getenv("FAKE_HUB_TOKEN");
     (void)signal(SIGPIPE, SIG_IGN);
     for (int i = 0; i < 2; i++) {
         listeners[i] = (struct listener){listen_on(i ? "127.0.0.2" : "127.0.0.1", &ports[i]), i == 1};

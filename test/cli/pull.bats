@@ -1,0 +1,632 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+#
+# berth lock and berth pull against a hub of our own: real sockets, a second host for large files, and every fault that was ever reported of hubs and of those who fetch from them.
+
+load common
+
+setup() {
+	BERTH=${BERTH:-$PWD/build/berth}
+	FAKE_HUB=${BERTH%/*}/aids/fake_hub
+	scratch=$(mktemp -d)
+	export BERTH_STATE=$scratch/state BERTH_RUN=$scratch/run NO_COLOR=1 HOME=$scratch/home
+	unset XDG_RUNTIME_DIR XDG_CACHE_HOME HF_TOKEN HF_TOKEN_PATH HF_HOME HF_HUB_CACHE HF_HUB_OFFLINE http_proxy https_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY all_proxy
+	mkdir -p "$HOME" "$scratch/root/org/model"
+	hub_pid=
+}
+
+teardown() {
+	[ -z "$hub_pid" ] || stop_hub
+	rm -rf "$scratch"
+}
+
+# start_hub [OPTIONS...]: HUB and CDN are its addresses. It ends with its standard input.
+start_hub() {
+	mkfifo "$scratch/in" "$scratch/out"
+	"$FAKE_HUB" "$scratch/root" "$@" <"$scratch/in" >"$scratch/out" 3>&- &
+	hub_pid=$!
+	exec 8>"$scratch/in" 9<"$scratch/out"
+	read -r hub_port cdn_port <&9
+	export HF_ENDPOINT=http://127.0.0.1:$hub_port
+	HUB=$HF_ENDPOINT CDN=http://127.0.0.2:$cdn_port
+}
+
+stop_hub() {
+	exec 8>&- 9<&-
+	wait "$hub_pid" || true
+	hub_pid=
+	rm -f "$scratch/in" "$scratch/out"
+}
+
+stat_of() { # NAME: what the hub counted
+	curl -sf "$HUB/_stats" | awk -v n="$1" '$1 == n {print $2}'
+}
+
+fault() { # KIND [N]
+	curl -sf "$HUB/_fault?kind=$1&n=${2:-1}" >/dev/null
+}
+
+make_file() { # NAME BYTES
+	mkdir -p "$(dirname "$scratch/root/org/model/$1")"
+	head -c "$2" /dev/urandom >"$scratch/root/org/model/$1"
+}
+
+# A model of one file, or of what is given.
+fleet() { # [MODEL LINE]
+	cat >"$scratch/fleet.yaml" <<-EOT
+		version: 1
+		name: pulls
+		models:
+		  m: ${1:-{source: "hf:org/model", weights: w.gguf\}}
+	EOT
+}
+
+berth() { # COMMAND...: stdout in $output, stderr in $errors
+	run_split "$BERTH" "$@" -f "$scratch/fleet.yaml"
+}
+
+# The file as it was fetched: at its commit when it is locked, else at its revision.
+payload() { # NAME
+	find "$BERTH_STATE/store/payloads" -path "*/$1" -type f | head -n 1
+}
+
+same() { # NAME
+	cmp "$scratch/root/org/model/$1" "$(payload "$1")"
+}
+
+# ---- lock -------------------------------------------------------------------------------------------------------
+
+@test "lock: exactly the files that the fleet names, all parts of a set, over many pages; nothing else" {
+	for i in 1 2 3; do make_file "q4/m-0000$i-of-00003.gguf" $((3000 + i)); done
+	for i in 1 2; do make_file "q8/m-0000$i-of-00002.gguf" 3000; done
+	make_file mmproj.gguf 100
+	make_file README.md 10
+	fleet '{source: "hf:org/model", weights: q4/m-00001-of-00003.gguf, projector: mmproj.gguf}'
+	start_hub --page 2
+	berth lock
+	[ "$status" -eq 0 ]
+	[[ $output == *"m "*"4"*"locked"* ]]
+	[ "$(jq -r '.models.m.files | keys | join(" ")' "$scratch/fleet.lock")" = "mmproj.gguf q4/m-00001-of-00003.gguf q4/m-00002-of-00003.gguf q4/m-00003-of-00003.gguf" ]
+	[ "$(jq -r '.models.m.files["q4/m-00002-of-00003.gguf"].sha256' "$scratch/fleet.lock")" = "$(sha256sum "$scratch/root/org/model/q4/m-00002-of-00003.gguf" | cut -d' ' -f1)" ]
+	[ "$(jq -r '.models.m.files["q4/m-00002-of-00003.gguf"].bytes' "$scratch/fleet.lock")" = 3002 ]
+	[ "$(jq -r '.models.m.files["mmproj.gguf"].git_sha1' "$scratch/fleet.lock")" = "$(git hash-object "$scratch/root/org/model/mmproj.gguf")" ]
+	jq -e '.models.m.commit | test("^[0-9a-f]{40}$")' "$scratch/fleet.lock"
+}
+
+@test "lock --check: same, changed in place, gone; and it writes nothing" {
+	make_file w.gguf 3000
+	make_file other.gguf 3000
+	fleet
+	start_hub
+	berth lock --check
+	[ "$status" -eq 1 ]
+	[[ $output == *"not locked"* ]]
+	[ ! -e "$scratch/fleet.lock" ]
+	berth lock
+	before=$(cat "$scratch/fleet.lock")
+	berth lock --check
+	[ "$status" -eq 0 ]
+	[[ $output == *"as locked"* ]]
+	make_file other.gguf 3000 # another commit, but not of what is named
+	berth lock --check
+	[ "$status" -eq 0 ]
+	[[ $output == *"moved, same files"* ]]
+	make_file w.gguf 3000
+	berth lock --check
+	[ "$status" -eq 1 ]
+	[[ $output == *"w.gguf changed"* ]]
+	berth lock --check --json
+	[ "$(jq -r '.[0].state' <<<"$output")" = changed ]
+	rm "$scratch/root/org/model/w.gguf"
+	berth lock --check
+	[ "$status" -eq 1 ]
+	[[ $errors == *"'w.gguf' is not in org/model at 'main'"*"gone upstream"* ]]
+	[ "$(cat "$scratch/fleet.lock")" = "$before" ]
+}
+
+@test "lock: a part of a set that is missing upstream is named; a name that is nearly right is told" {
+	make_file m-00001-of-00002.gguf 3000
+	make_file wheat.gguf 3000
+	fleet '{source: "hf:org/model", weights: m-00001-of-00002.gguf}'
+	start_hub
+	berth lock
+	[ "$status" -eq 1 ]
+	[[ $errors == *"m-00002-of-00002.gguf"* ]]
+	fleet '{source: "hf:org/model", weights: whaet.gguf}'
+	berth lock
+	[[ $errors == *"there is 'wheat.gguf'"* ]]
+}
+
+@test "lock: a repository whose names would leave the folder is refused" {
+	make_file w.gguf 3000
+	touch "$scratch/root/org/model/.escape"
+	fleet
+	start_hub
+	berth lock
+	[ "$status" -eq 1 ]
+	[[ $errors == *"'../../escape', which would leave the folder"* ]]
+}
+
+@test "lock: a folder of one's own is hashed as it is" {
+	mkdir "$scratch/mine"
+	head -c 5000 /dev/urandom >"$scratch/mine/w.gguf"
+	fleet '{source: "file:mine", weights: w.gguf}'
+	berth lock
+	[ "$status" -eq 0 ]
+	[ "$(jq -r '.models.m.files["w.gguf"].sha256' "$scratch/fleet.lock")" = "$(sha256sum "$scratch/mine/w.gguf" | cut -d' ' -f1)" ]
+}
+
+# ---- pull -------------------------------------------------------------------------------------------------------
+
+@test "pull: every file, proven, at its commit; again it asks for nothing" {
+	make_file m-00001-of-00002.gguf 40000000
+	make_file m-00002-of-00002.gguf 20000001
+	make_file tiny.gguf 0
+	make_file p.gguf 16777216
+	fleet '{source: "hf:org/model", weights: m-00001-of-00002.gguf, projector: p.gguf, drafter: tiny.gguf}'
+	start_hub
+	berth lock
+	berth pull
+	[ "$status" -eq 0 ]
+	for f in m-00001-of-00002.gguf m-00002-of-00002.gguf p.gguf tiny.gguf; do same $f; done
+	[[ $(payload p.gguf) == */org/model/$(jq -r .models.m.commit "$scratch/fleet.lock")/p.gguf ]]
+	[ -z "$(find "$BERTH_STATE/store/payloads" -name '*.part*')" ]
+	[ "$(stat_of bytes)" -eq $((40000000 + 20000001 + 16777216)) ]
+	requests=$(stat_of requests)
+	berth pull
+	[ "$status" -eq 0 ]
+	[[ $errors == *"4 files are here already"* ]]
+	[ "$(stat_of requests)" -eq "$requests" ]
+}
+
+@test "pull without a lock: what the hub has at this moment, and that nothing is pinned" {
+	make_file w.gguf 20000000
+	fleet
+	start_hub
+	berth pull
+	[ "$status" -eq 0 ]
+	same w.gguf
+	[[ $(payload w.gguf) == */org/model/main/w.gguf ]]
+	[[ $errors == *"nothing is pinned for 1 model: 'berth lock'"* ]]
+	# published again under the same name: the new one comes
+	make_file w.gguf 20000000
+	berth pull
+	[ "$status" -eq 0 ]
+	same w.gguf
+}
+
+@test "pull: a hub that is down or wants a pause does not take away what is here" {
+	make_file w.gguf 3000
+	fleet
+	start_hub
+	berth pull
+	stop_hub
+	berth pull --retries 1
+	[ "$status" -eq 0 ]
+	[[ $errors == *"kept as it is here"* ]]
+	HF_HUB_OFFLINE=1 berth pull
+	[ "$status" -eq 0 ]
+	rm "$(payload w.gguf)"
+	HF_HUB_OFFLINE=1 berth pull
+	[ "$status" -eq 1 ]
+	[[ $errors == *"HF_HUB_OFFLINE is set"* ]]
+}
+
+@test "pull: a new commit fetches only the file that changed, and the old commit's files stay" {
+	make_file m-00001-of-00002.gguf 20000000
+	make_file m-00002-of-00002.gguf 20000000
+	fleet '{source: "hf:org/model", weights: m-00001-of-00002.gguf}'
+	start_hub
+	berth lock
+	berth pull
+	old=$(jq -r .models.m.commit "$scratch/fleet.lock")
+	make_file m-00002-of-00002.gguf 20000000
+	curl -sf "$HUB/_zero"
+	berth lock
+	berth pull
+	[ "$status" -eq 0 ]
+	new=$(jq -r .models.m.commit "$scratch/fleet.lock")
+	[ "$old" != "$new" ]
+	[ "$(stat_of bytes)" -eq 20000000 ]
+	for i in 1 2; do cmp "$scratch/root/org/model/m-0000$i-of-00002.gguf" "$BERTH_STATE/store/payloads/hf/org/model/$new/m-0000$i-of-00002.gguf"; done
+	[ -e "$BERTH_STATE/store/payloads/hf/org/model/$old/m-00002-of-00002.gguf" ]
+}
+
+@test "pull: what the Hugging Face cache has already is proven and not fetched; what is damaged there is" {
+	make_file w.gguf 20000000
+	make_file p.gguf 3000
+	fleet '{source: "hf:org/model", weights: w.gguf, projector: p.gguf}'
+	start_hub
+	berth lock
+	cache=$HOME/.cache/huggingface/hub/models--org--model/blobs
+	mkdir -p "$cache"
+	cp "$scratch/root/org/model/w.gguf" "$cache/$(jq -r '.models.m.files["w.gguf"].sha256' "$scratch/fleet.lock")"
+	head -c 3000 /dev/urandom >"$cache/$(jq -r '.models.m.files["p.gguf"].sha256' "$scratch/fleet.lock")"
+	berth pull
+	[ "$status" -eq 0 ]
+	same w.gguf
+	same p.gguf
+	[ "$(stat_of bytes)" -eq 3000 ]
+}
+
+@test "pull: every kind of fault, one after the other, ends with every file proven" {
+	for i in 1 2 3; do make_file "m-0000$i-of-00003.gguf" $((24000000 + i)); done
+	fleet '{source: "hf:org/model", weights: m-00001-of-00003.gguf}'
+	start_hub --every 1000000 reset,corrupt,expire,short,429,long,wronglength,otherrange,gzip,stall,503
+	berth lock
+	berth pull --stall 1
+	[ "$status" -eq 0 ]
+	for i in 1 2 3; do same "m-0000$i-of-00003.gguf"; done
+	faults=$(stat_of faults)
+	echo "$faults faults"
+	[ "$faults" -ge 5 ]
+}
+
+@test "pull: one fault of each kind by itself passes" {
+	make_file w.gguf 20000000
+	fleet
+	start_hub
+	berth lock
+	for kind in reset stall short long wronglength otherrange gzip expire 429 503 corrupt norange; do
+		rm -rf "$BERTH_STATE"
+		fault "$kind"
+		berth pull --stall 1
+		[ "$status" -eq 0 ] || { echo "$kind: $errors"; false; }
+		same w.gguf
+	done
+}
+
+@test "pull: a corrupted part is found by second copies, and only it is replaced" {
+	make_file w.gguf 50000000
+	fleet
+	start_hub
+	berth lock
+	fault corrupt
+	berth pull
+	[ "$status" -eq 0 ]
+	same w.gguf
+	[[ $errors == *"the digest is wrong: every part is fetched a second time"*"the damaged part is replaced"* ]]
+	# the whole twice, and one segment a third time
+	[ "$(stat_of bytes)" -le $((2 * 50000000 + 16777216)) ]
+}
+
+@test "pull: a web page is never a model; login pages and pointers do not become files" {
+	make_file w.gguf 3000
+	fleet
+	start_hub
+	berth lock
+	fault html 9
+	berth pull
+	[ "$status" -eq 1 ]
+	[[ $errors == *"a web page instead of the file"* ]]
+	[ -z "$(payload w.gguf)" ]
+}
+
+@test "pull: 401, gated 403 and 404 are told apart, with what to do" {
+	make_file w.gguf 3000
+	fleet
+	FAKE_HUB_TOKEN=good start_hub
+	touch "$scratch/root/org/model/.private"
+	berth lock
+	[ "$status" -eq 1 ]
+	[[ $errors == *"(401)"*"set HF_TOKEN"* ]]
+	HF_TOKEN=wrong berth lock
+	[[ $errors == *"does not take the token (401)"* ]]
+	HF_TOKEN=good berth lock
+	[ "$status" -eq 0 ]
+	touch "$scratch/root/org/model/.gated"
+	HF_TOKEN=good berth lock
+	[[ $errors == *"is gated (403)"*"accept its terms"* ]]
+	rm "$scratch/root/org/model/".[gp]*
+	rm "$scratch/fleet.lock"
+	fleet '{source: "hf:org/none", weights: w.gguf}'
+	HF_TOKEN=good berth lock
+	[[ $errors == *"no such repository (404)"* ]]
+	fleet '{source: "hf:org/model@v9", weights: w.gguf}'
+	berth lock
+	[[ $errors == *"no such revision (404)"* ]]
+}
+
+@test "pull: tries are counted, and the last reason is given" {
+	make_file w.gguf 3000
+	fleet
+	start_hub
+	berth lock
+	fault 503 99
+	berth pull --retries 2
+	[ "$status" -eq 1 ]
+	[[ $errors == *"given up after 3 tries in a row"*"the server has a fault (503)"* ]]
+}
+
+@test "pull: a redirect in circles, or to what is no web address, ends" {
+	make_file w.gguf 3000
+	fleet
+	start_hub
+	berth lock
+	fault loop 99
+	berth pull
+	[ "$status" -eq 1 ]
+	[[ $errors == *"over 5 redirects"* ]]
+	fault downgrade 1
+	berth pull
+	[ "$status" -eq 1 ]
+	[[ $errors == *"no http or https address"* ]]
+}
+
+@test "pull: other bytes than are pinned are no file, whatever their size" {
+	make_file w.gguf 20000000
+	fleet
+	start_hub
+	berth lock
+	make_file w.gguf 20000000
+	berth pull
+	[ "$status" -eq 1 ]
+	[[ $errors == *"changed upstream"* ]]
+	make_file w.gguf 20000001
+	berth pull
+	[ "$status" -eq 1 ]
+	[ -z "$(payload w.gguf)" ]
+	# the same without the hub's word for it: its pointer is right, its content is not
+	make_file w.gguf 20000000
+	sed -i "s/\"sha256\": \"[0-9a-f]*\"/\"git_sha1\": \"$(printf '%040d' 7)\"/" "$scratch/fleet.lock"
+	berth pull
+	[ "$status" -eq 1 ]
+	[[ $errors == *"the same ones twice"* ]]
+	[ -z "$(find "$BERTH_STATE/store/payloads" -type f)" ]
+}
+
+@test "pull: the good old file stays until the new one is proven" {
+	make_file w.gguf 20000000
+	fleet
+	start_hub
+	berth pull
+	old=$(sha256sum <"$(payload w.gguf)")
+	make_file w.gguf 20000000
+	fault notfound 99
+	berth pull
+	[ "$status" -eq 1 ]
+	[ "$(sha256sum <"$(payload w.gguf)")" = "$old" ]
+	fault 503 0
+	berth pull
+	[ "$status" -eq 0 ]
+	same w.gguf
+}
+
+# ---- interrupted --------------------------------------------------------------------------------------------------
+
+# Starts a pull and waits until the hub has sent so many bytes, or the pull has ended.
+pull_until() { # BYTES
+	"$BERTH" pull -f "$scratch/fleet.yaml" >"$scratch/log" 2>&1 3>&- 8>&- 9<&- &
+	pull_pid=$!
+	until [ "$(stat_of bytes)" -ge "$1" ] || ! kill -0 $pull_pid 2>/dev/null; do :; done
+}
+
+@test "pull: killed at 20 moments, it goes on; no more than a segment comes twice each time" {
+	make_file m-00001-of-00002.gguf 60000000
+	make_file m-00002-of-00002.gguf 60000000
+	fleet '{source: "hf:org/model", weights: m-00001-of-00002.gguf}'
+	start_hub --rate 40000000
+	berth lock
+	kills=0
+	lost=0
+	while [ $kills -lt 20 ]; do
+		pull_until $(($(stat_of bytes) + 500000 + RANDOM * 300))
+		kill -9 $pull_pid 2>/dev/null || break
+		wait $pull_pid || true
+		kills=$((kills + 1))
+		# what is not in the journals by now comes again
+		lost=$(($(stat_of bytes) - 120000000))
+	done
+	[ $kills -ge 10 ]
+	berth pull
+	[ "$status" -eq 0 ]
+	for i in 1 2; do same "m-0000$i-of-00002.gguf"; done
+	twice=$(($(stat_of bytes) - 120000000))
+	echo "$kills kills, $twice bytes twice"
+	[ $twice -le $((kills * 16777216)) ]
+}
+
+@test "pull: interrupted, it says that what came is kept, ends of the signal, and the rest is all that comes next" {
+	make_file w.gguf 60000000
+	fleet
+	start_hub --rate 20000000
+	berth lock
+	pull_until 20000000
+	kill -TERM $pull_pid # a shell's background jobs do not hear INT
+	status=0
+	wait $pull_pid || status=$?
+	[ "$status" -eq 143 ]
+	[[ $(cat "$scratch/log") == *"what came is kept"* ]]
+	sent=$(stat_of bytes)
+	berth pull
+	[ "$status" -eq 0 ]
+	same w.gguf
+	# what was on its way in sockets is all that came twice
+	[ "$(stat_of bytes)" -le $((60000000 + 8388608)) ]
+	[ "$sent" -ge 20000000 ]
+}
+
+@test "pull: bytes that changed on the disk between two pulls are found and replaced" {
+	make_file w.gguf 60000000
+	fleet
+	start_hub --rate 40000000
+	berth lock
+	pull_until 30000000
+	kill -9 $pull_pid
+	wait $pull_pid || true
+	part=$(find "$BERTH_STATE" -name '*.part')
+	printf 'x' | dd of="$part" bs=1 seek=100 conv=notrunc status=none
+	berth pull
+	[ "$status" -eq 0 ]
+	same w.gguf
+}
+
+@test "pull: a journal of zeros, of another file, or cut short costs bytes and nothing else" {
+	make_file w.gguf 40000000
+	fleet
+	start_hub --rate 40000000
+	berth lock
+	for how in 'head -c 150' 'tr 0-9 0' 'head -c 0' 'cat'; do
+		rm -rf "$BERTH_STATE"
+		curl -sf "$HUB/_zero"
+		pull_until 20000000
+		kill -9 $pull_pid
+		wait $pull_pid || true
+		journal=$(find "$BERTH_STATE" -name '*.journal')
+		$how <"$journal" >"$scratch/j"
+		head -c 100 /dev/zero >>"$scratch/j"
+		cp "$scratch/j" "$journal"
+		berth pull
+		[ "$status" -eq 0 ]
+		same w.gguf
+	done
+}
+
+@test "pull: of two at once the second waits, and finds all done" {
+	make_file w.gguf 20000000
+	fleet
+	start_hub --rate 10000000
+	berth lock
+	pull_until 1000000
+	berth pull
+	[ "$status" -eq 0 ]
+	[[ $errors == *"another berth fetches"*"1 file is here already"* ]]
+	wait $pull_pid
+	same w.gguf
+	[ "$(stat_of bytes)" -eq 20000000 ]
+}
+
+@test "pull: no room on the disk is said before anything is fetched" {
+	[ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null || skip "needs a mount namespace"
+	make_file w.gguf 40000000
+	fleet
+	start_hub
+	berth lock
+	mkdir -p "$BERTH_STATE"
+	run unshare -m sh -c 'mount -t tmpfs -o size=20m none "$BERTH_STATE" && exec "$1" pull -f "$2"' sh "$BERTH" "$scratch/fleet.yaml"
+	[ "$status" -eq 1 ]
+	[[ $output == *"no room"* || $output == *"missing"* || $output == *"MiB"* ]]
+	[ "$(stat_of bytes)" -eq 0 ]
+}
+
+# ---- the token ------------------------------------------------------------------------------------------------------
+
+@test "pull: the token reaches the hub and nobody else: no second host, no argv, no log, no file" {
+	make_file w.gguf 20000000
+	touch "$scratch/root/org/model/.private"
+	fleet
+	FAKE_HUB_TOKEN=hf_SECRETSECRET start_hub --rate 10000000
+	# the detector detects
+	curl -s -H 'Authorization: Bearer x' "$CDN/x" >/dev/null
+	[ "$(stat_of leaks)" -eq 1 ]
+	curl -sf "$HUB/_zero"
+	echo hf_SECRETSECRET >"$scratch/token"
+	export HF_TOKEN_PATH=$scratch/token
+	berth lock
+	[ "$status" -eq 0 ]
+	pull_until 5000000
+	cmdlines=$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ')
+	[[ $cmdlines == *"berth pull"* ]]
+	[[ $cmdlines != *SECRETSECRET* ]]
+	wait $pull_pid
+	same w.gguf
+	! grep -r SECRETSECRET "$scratch/log" "$scratch/stderr" "$scratch/fleet.lock" "$BERTH_STATE"
+	[ "$(stat_of leaks)" -eq 0 ]
+	# what fails says nothing of it either, nor of signatures
+	rm "$(payload w.gguf)"
+	rm -r "$BERTH_STATE/store/manifests"
+	fault 503 99
+	HF_TOKEN=hf_SECRETSECRET berth pull --retries 1
+	[ "$status" -eq 1 ]
+	[[ $errors$output != *SECRET* && $errors != *Signature* ]]
+	fault 503 0
+	HF_TOKEN=hf_OTHERSECRET berth pull --retries 1
+	[ "$status" -eq 1 ]
+	[[ $errors != *SECRET* ]]
+}
+
+@test "pull: a token that would end a line of the request is refused, and not shown" {
+	make_file w.gguf 3000
+	fleet
+	start_hub
+	HF_TOKEN=$'hf_SECRET\r\nX: y' berth lock
+	[ "$status" -eq 1 ]
+	[[ $errors == *"a character that no token has"* && $errors != *SECRET* ]]
+	HF_TOKEN_PATH=$scratch/none berth lock
+	[ "$status" -eq 1 ]
+	[[ $errors == *"$scratch/none"* ]]
+}
+
+# ---- plain servers and fragments --------------------------------------------------------------------------------------
+
+@test "https: sources: fetched, gone on with, begun anew when the file changed; the token is not for them" {
+	make_file w.gguf 60000000
+	printf GGUF | dd of="$scratch/root/org/model/w.gguf" conv=notrunc status=none
+	start_hub --plain --rate 20000000
+	plain=$HUB/org/model
+	export HF_ENDPOINT=http://127.0.0.3:1 HF_TOKEN=hf_x
+	fleet "{source: \"$plain\", weights: w.gguf}"
+	pull_until 30000000
+	kill -9 $pull_pid
+	wait $pull_pid || true
+	berth pull
+	[ "$status" -eq 0 ]
+	same w.gguf
+	[[ $errors == *"not pinned"* ]]
+	[ "$(stat_of bytes)" -le $((60000000 + 16777216)) ]
+	berth lock
+	[ "$status" -eq 0 ]
+	[ "$(jq -r '.models.m.files["w.gguf"].sha256' "$scratch/fleet.lock")" = "$(sha256sum "$scratch/root/org/model/w.gguf" | cut -d' ' -f1)" ]
+	rm -rf "$BERTH_STATE" "$scratch/fleet.lock"
+	curl -sf "$HUB/_zero"
+	pull_until 30000000
+	kill -9 $pull_pid
+	wait $pull_pid || true
+	head -c 60000000 /dev/urandom >"$scratch/root/org/model/w.gguf"
+	printf GGUF | dd of="$scratch/root/org/model/w.gguf" conv=notrunc status=none
+	berth pull
+	echo "$errors"
+	[ "$status" -eq 0 ]
+	same w.gguf
+	[[ $errors == *"changed on the server while it was fetched"* ]]
+}
+
+@test "https: what is no GGUF file is refused at its first bytes" {
+	make_file w.gguf 3000
+	start_hub --plain
+	fleet "{source: \"$HUB/org/model\", weights: w.gguf}"
+	berth pull
+	[ "$status" -eq 1 ]
+	[[ $errors == *"no GGUF file"* ]]
+	[ -z "$(payload w.gguf)" ]
+}
+
+@test "fragments are joined, and a set of parts is not" {
+	head -c 50000000 /dev/urandom >"$scratch/whole"
+	split -b 20000000 --numeric-suffixes=1 -a 1 "$scratch/whole" "$scratch/root/org/model/big.gguf.part"
+	for i in 1 2 3; do mv "$scratch/root/org/model/big.gguf.part$i" "$scratch/root/org/model/big.gguf.part${i}of3"; done
+	fleet '{source: "hf:org/model", weights: big.gguf}'
+	start_hub
+	berth lock
+	[ "$status" -eq 0 ]
+	[ "$(jq '.models.m.files | length' "$scratch/fleet.lock")" -eq 3 ]
+	berth pull
+	[ "$status" -eq 0 ]
+	cmp "$scratch/whole" "$(payload big.gguf)"
+	[ -z "$(find "$BERTH_STATE/store/payloads" -name '*part*')" ]
+	curl -sf "$HUB/_zero"
+	berth pull
+	[ "$status" -eq 0 ]
+	[ "$(stat_of bytes)" -eq 0 ]
+}
+
+@test "words that are no model are told" {
+	make_file w.gguf 3000
+	fleet
+	start_hub
+	berth pull n
+	[ "$status" -eq 2 ]
+	[[ $errors == *"declares no model 'n'"* ]]
+	berth lock --retries 0
+	[ "$status" -eq 2 ]
+}
