@@ -530,7 +530,8 @@ pull_until() { # BYTES
 	[[ $cmdlines != *SECRETSECRET* ]]
 	wait $pull_pid
 	same w.gguf
-	! grep -r SECRETSECRET "$scratch/log" "$scratch/stderr" "$scratch/fleet.lock" "$BERTH_STATE"
+	run grep -r SECRETSECRET "$scratch/log" "$scratch/stderr" "$scratch/fleet.lock" "$BERTH_STATE"
+	[ "$status" -eq 1 ]
 	[ "$(stat_of leaks)" -eq 0 ]
 	# what fails says nothing of it either, nor of signatures
 	rm "$(payload w.gguf)"
