@@ -130,7 +130,11 @@ static int read_all(struct fleet_reader *r)
         rc = fleet_rules_router(r);
     if (rc == 0)
         rc = fleet_rules_ports(r);
-    return rc < 0 ? rc : fleet_rules_endpoints(r);
+    if (rc == 0)
+        rc = fleet_rules_endpoints(r);
+    if (rc == 0)
+        fleet_hash(r);
+    return rc;
 }
 
 /* Seen from that host. The hosts are the reader's own, so what is const to others is not to it. */
@@ -192,6 +196,7 @@ static int take_lock(struct fleet *f, struct err *err)
     for (size_t i = 0; rc == 0 && i < f->n_models; i++) {
         const struct fleet_lock_model *l = fleet_lock_of(f, &models[i]);
         models[i].commit = l ? l->commit : NULL;
+        fleet_hash_commit(f, &models[i]);
     }
     return rc;
 }
@@ -212,6 +217,24 @@ int fleet_load(const char *path, const struct fleet_options *opt, struct fleet *
         f = fleet_free(f);
     else
         *ret = f;
+    return rc;
+}
+
+int fleet_name_of(const char *path, char ret[FLEET_NAME_MAX + 1])
+{
+    base_autobuf struct buf text = BUF_INIT(CONF_YAML_MAX);
+    struct yaml *tree;
+    int rc = os_read_file(AT_FDCWD, path, &text, NULL);
+    if (rc == 0)
+        rc = yaml_parse(buf_str(&text), path, &tree, NULL);
+    if (rc < 0)
+        return rc;
+    const struct yaml_node *n = yaml_get(yaml_root(tree), "name");
+    if (n && n->kind == YAML_SCALAR && fleet_name_valid(n->text))
+        (void)snprintf(ret, FLEET_NAME_MAX + 1, STR_FMT, STR_ARG(n->text));
+    else
+        rc = -EINVAL;
+    (void)yaml_free(tree);
     return rc;
 }
 

@@ -62,6 +62,7 @@ struct fleet_runtime {
     const char *digest;              /* archive, oci: sha256 that it is pinned by, 64 hex digits; else NULL */
     const char *const *packages;     /* debian: at least one */
     size_t n_packages;
+    uint64_t declared_hash;          /* of all that is declared of it */
     struct fleet_pos pos;
 };
 
@@ -149,6 +150,7 @@ struct fleet_service {
     size_t n_command;
     const char *health;         /* path that answers 200 when ready; "/health" */
     const char *identity;       /* path of an OpenAI-like model list, or NULL: the served model cannot be learnt */
+    uint64_t declared_hash;     /* of all that its process is started from, host, runtime, model and its commit with it: another one means that it must be started again */
     struct fleet_pos pos;
 };
 
@@ -231,6 +233,8 @@ int fleet_load(const char *path, const struct fleet_options *opt, struct fleet *
 /* As fleet_load from text, without the lock; `path` names it in errors and gives its folder. */
 int fleet_parse(struct str text, const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err) BASE_MUST_USE;
 struct fleet *fleet_free(struct fleet *f);
+/* Only the name, of a file that may be unusable otherwise. -EINVAL: it has none. */
+int fleet_name_of(const char *path, char ret[FLEET_NAME_MAX + 1]) BASE_MUST_USE;
 /* NULL when there is none of that name. */
 const struct fleet_service *fleet_service_find(const struct fleet *f, const char *name);
 /* What is wrong with the text of a runtime's source ("archive:..." or "oci:..." without that word) as a phrase; NULL and the parts filled in when nothing is. *ret_place is the archive without its digest. */

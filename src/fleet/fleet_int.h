@@ -176,6 +176,13 @@ int fleet_read_certificate(struct fleet_reader *r, const struct yaml_node *n, vo
 int fleet_read_key(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_rules_listen(struct fleet_reader *r) BASE_MUST_USE;
 
+/* ---- fleet_hash.c ------------------------------------------------------------------------------------------------ */
+
+/* Numbers services and runtimes; when everything is read. */
+void fleet_hash(struct fleet_reader *r);
+/* A model's commit became known. */
+void fleet_hash_commit(struct fleet *f, const struct fleet_model *m);
+
 /* ---- rules: fleet_rules.c (one part), fleet_ports.c (the whole fleet) --------------------------------------------- */
 
 int fleet_rules_host(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index);

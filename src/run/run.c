@@ -372,25 +372,37 @@ void run_stop(struct run_service *s, uint64_t drain_ms)
 
 /* ---- life -------------------------------------------------------------------------------------------------------------- */
 
+int run_declare(struct run_service *s, const struct fleet_service *service, const struct store_runtime *runtime, enum store_confine confine, struct err *err)
+{
+    struct net_addr addr;
+    const struct engine_kind *kind = engine_find(service->runtime->engine);
+    assert(s->state == RUN_ABSENT || s->state == RUN_FAILED);
+    if (!kind)
+        return err_set(err, -EINVAL, "service '%s': no engine kind '%s'", service->name, service->runtime->engine);
+    if (net_addr_ip(service->bind, service->port, &addr) < 0)
+        return err_set(err, -EINVAL, "bind '%s' of service '%s' is no IP address", service->bind, service->name);
+    s->service = service;
+    s->runtime = runtime;
+    s->confine = confine;
+    s->kind = kind;
+    s->addr = addr;
+    return 0;
+}
+
 int run_new(const struct run_env *env, const struct fleet_service *service, const struct store_runtime *runtime, enum store_confine confine,
             const struct run_ops *ops, void *ctx, struct run_service **ret, struct err *err)
 {
     struct run_service *s = calloc(1, sizeof(*s));
     if (!s)
         return err_nomem(err);
-    *s = (struct run_service){.env = env, .service = service, .runtime = runtime, .confine = confine, .ops = *ops, .ctx = ctx,
+    *s = (struct run_service){.env = env, .service = service, .ops = *ops, .ctx = ctx,
                               .proc = OS_PROC_NONE, .engine = OS_PROC_NONE, .info_fd = -1};
     s->log.fd = s->log.pipe_fd = -1;
     s->log.tail = BUF_INIT(RUN_TAIL_MAX);
     s->log.line = BUF_INIT(RUN_LINE_MAX);
     s->verdict = s->error = BUF_INIT(RUN_ERROR_MAX);
     s->step = s->dropped = BUF_INIT(RUN_TEXT_MAX);
-    int rc = 0;
-    s->kind = engine_find(service->runtime->engine);
-    if (!s->kind)
-        rc = err_set(err, -EINVAL, "service '%s': no engine kind '%s'", service->name, service->runtime->engine);
-    else if (net_addr_ip(service->bind, service->port, &s->addr) < 0)
-        rc = err_set(err, -EINVAL, "bind '%s' of service '%s' is no IP address", service->bind, service->name);
+    int rc = run_declare(s, service, runtime, confine, err);
     base_autobuf struct buf path = BUF_INIT(8192);
     buf_addf(&path, "%s/%s.log", env->log_dir, service->name);
     s->log.path = buf_take(&path);

@@ -55,6 +55,8 @@ struct run_ops {
 /* service and runtime must outlive it. */
 int run_new(const struct run_env *env, const struct fleet_service *service, const struct store_runtime *runtime, enum store_confine confine,
             const struct run_ops *ops, void *ctx, struct run_service **ret, struct err *err) BASE_MUST_USE;
+/* What its next start runs, from another reading of the fleet file; absent or failed only. It has the same name; service and runtime must outlive it. */
+int run_declare(struct run_service *s, const struct fleet_service *service, const struct store_runtime *runtime, enum store_confine confine, struct err *err) BASE_MUST_USE;
 /* The process must have ended (absent or failed), else it is killed and waited for. Takes NULL; returns NULL. */
 struct run_service *run_free(struct run_service *s);
 
