@@ -352,3 +352,25 @@ int cmd_on_fleet(const struct cmd *c, const struct cmd_args *a, int (*fn)(const 
     fleet_free(f);
     return code;
 }
+
+int cmd_on_name(const struct cmd *c, const struct cmd_args *a, int (*fn)(const struct cmd *c, const struct cmd_args *a, const char *name, const struct os_dirs *dirs))
+{
+    const char *path = cmd_value(c, a, "file");
+    char name[FLEET_NAME_MAX + 1];
+    struct os_dirs dirs;
+    struct err err;
+    int code = CMD_OK;
+    if (fleet_name_of(path ? path : "fleet.yaml", name) < 0) {
+        /* no name: what is wrong is for the reader of the whole file to say */
+        struct fleet *f = cmd_fleet(c, a, &code);
+        if (!f)
+            return code;
+        (void)snprintf(name, sizeof(name), "%s", f->name);
+        fleet_free(f);
+    }
+    if (os_dirs_find(&dirs, &err) < 0)
+        return cmd_fail(CMD_FAILED, &err);
+    code = fn(c, a, name, &dirs);
+    os_dirs_release(&dirs);
+    return code;
+}

@@ -10,25 +10,25 @@
 
 #define WAIT_MS 120000 /* requests under way, then TERM, TERM and KILL of each engine: far below */
 
-static int stop_fleet(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
+static int stop_fleet(const struct cmd *c, const struct cmd_args *a, const char *name, const struct os_dirs *dirs)
 {
     (void)c;
     (void)a;
     base_autobuf struct buf body = BUF_INIT(64u << 10);
     unsigned status = 0;
     struct err err;
-    int rc = up_call(dirs, f->name, "POST", "/down", &status, &body, &err);
+    int rc = up_call(dirs, name, "POST", "/down", &status, &body, &err);
     if (rc == -ENOENT) {
-        (void)fprintf(stderr, "fleet '%s' is not up\n", f->name);
+        (void)fprintf(stderr, "fleet '%s' is not up\n", name);
         return CMD_OK;
     }
     if (rc < 0)
         return cmd_fail(CMD_FAILED, &err);
     if (status != 200)
-        return cmd_failf(CMD_FAILED, "the supervisor of fleet '%s' refused (%u): %s", f->name, status, body.ptr ? body.ptr : "");
-    if (up_wait_gone(dirs, f->name, WAIT_MS, &err) < 0)
+        return cmd_failf(CMD_FAILED, "the supervisor of fleet '%s' refused (%u): %s", name, status, body.ptr ? body.ptr : "");
+    if (up_wait_gone(dirs, name, WAIT_MS, &err) < 0)
         return cmd_fail(CMD_FAILED, &err);
-    (void)fprintf(stderr, "fleet '%s' is down\n", f->name);
+    (void)fprintf(stderr, "fleet '%s' is down\n", name);
     return CMD_OK;
 }
 
@@ -36,7 +36,7 @@ static int run_down(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
     int code = CMD_OK;
-    return cmd_parse(c, argc, argv, 0, 0, &a, &code) ? cmd_on_fleet(c, &a, stop_fleet) : code;
+    return cmd_parse(c, argc, argv, 0, 0, &a, &code) ? cmd_on_name(c, &a, stop_fleet) : code;
 }
 
 const struct cmd cmd_down = {

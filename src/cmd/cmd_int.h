@@ -34,6 +34,7 @@ struct cmd {
 extern const struct cmd cmd_init;
 extern const struct cmd cmd_up;
 extern const struct cmd cmd_down;
+extern const struct cmd cmd_reload;
 extern const struct cmd cmd_restart;
 extern const struct cmd cmd_status;
 extern const struct cmd cmd_top;
@@ -87,6 +88,8 @@ int cmd_usage(const struct cmd *c, const char *fmt, ...) BASE_PRINTF(2, 3);
 struct fleet *cmd_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_exit);
 /* Runs fn with the fleet of option -f and this machine's folders. The exit code is fn's, or that of what could not be had. */
 int cmd_on_fleet(const struct cmd *c, const struct cmd_args *a, int (*fn)(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs));
+/* The same with the fleet's name only, for what a running fleet is asked: its file need not be usable. */
+int cmd_on_name(const struct cmd *c, const struct cmd_args *a, int (*fn)(const struct cmd *c, const struct cmd_args *a, const char *name, const struct os_dirs *dirs));
 /* CMD_OK when the fleet has a service of that name; else says so, with the nearest one, and returns CMD_USAGE. */
 int cmd_service(const struct fleet *f, const char *name);
 #define CMD_OPTION_FILE {'f', "file", "FILE", "fleet file (default ./fleet.yaml)"}

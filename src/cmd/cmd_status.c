@@ -88,15 +88,23 @@ static int add_services(json_val root, bool color, struct buf *out)
 /* Why a service is not ready, one line each. */
 static void add_reasons(json_val root, struct buf *out)
 {
+    struct str why;
     json_val services = json_get(root, "services");
     for (size_t i = 0; i < json_count(services); i++) {
         json_val s = json_at(services, i);
         struct str name = text_of(s, "name"), state = text_of(s, "state"), text;
+        if (json_str(json_get(s, "pending"), &text) && str_eq_c(text, "restart"))
+            buf_addf(out, STR_FMT ": pending restart: the fleet file declares it otherwise by now\n", STR_ARG(name));
         if (str_eq_c(state, "ready") || str_eq_c(state, "down") || !json_str(json_get(s, "error"), &text))
             continue;
         struct str first = str_split(&text, '\n');
         buf_addf(out, STR_FMT ": ", STR_ARG(name));
         buf_add_printable(out, first, 300);
+        buf_add_char(out, '\n');
+    }
+    if (json_str(json_get(root, "reload_error"), &why)) {
+        buf_add_c(out, "the fleet file is not in force: ");
+        buf_add_printable(out, why, 600);
         buf_add_char(out, '\n');
     }
 }
@@ -159,21 +167,33 @@ static int print_status(const struct buf *body, bool as_json)
     return code;
 }
 
-static int status(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
+/* What the file says of a fleet that nobody runs. */
+static int status_of_file(const struct cmd *c, const struct cmd_args *a, struct buf *body)
+{
+    int code = CMD_OK;
+    struct fleet *f = cmd_fleet(c, a, &code);
+    buf_clear(body);
+    if (f && up_status_down(f, body) < 0)
+        code = cmd_nomem();
+    fleet_free(f);
+    return code;
+}
+
+static int status(const struct cmd *c, const struct cmd_args *a, const char *name, const struct os_dirs *dirs)
 {
     base_autobuf struct buf body = BUF_INIT(TEXT_MAX);
     unsigned code = 200;
     struct err err;
-    int rc = up_call(dirs, f->name, "GET", "/status", &code, &body, &err);
+    int rc = up_call(dirs, name, "GET", "/status", &code, &body, &err);
     if (rc == -ENOENT || rc == -EAGAIN) {
         (void)fprintf(stderr, "%s\n", err.text);
-        buf_clear(&body);
-        if (up_status_down(f, &body) < 0)
-            return cmd_nomem();
+        int of_file = status_of_file(c, a, &body);
+        if (of_file != CMD_OK)
+            return of_file;
     } else if (rc < 0) {
         return cmd_fail(CMD_FAILED, &err);
     } else if (code != 200) {
-        return cmd_failf(CMD_FAILED, "the supervisor of fleet '%s' refused (%u): %s", f->name, code, body.ptr ? body.ptr : "");
+        return cmd_failf(CMD_FAILED, "the supervisor of fleet '%s' refused (%u): %s", name, code, body.ptr ? body.ptr : "");
     }
     return print_status(&body, cmd_given(c, a, "json"));
 }
@@ -182,7 +202,7 @@ static int run_status(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
     int code = CMD_OK;
-    return cmd_parse(c, argc, argv, 0, 0, &a, &code) ? cmd_on_fleet(c, &a, status) : code;
+    return cmd_parse(c, argc, argv, 0, 0, &a, &code) ? cmd_on_name(c, &a, status) : code;
 }
 
 const struct cmd cmd_status = {
@@ -190,7 +210,8 @@ const struct cmd cmd_status = {
     .synopsis = "[--json] [-f FILE]",
     .summary = "what runs: services, router, requests",
     .description = "Prints each service with its state (starting, loading, ready, draining, stopping, failed, down, or elsewhere for one that is not started by this machine's supervisor), process, port, model, time since it was ready, restarts that nobody asked for, and resident memory; then the router with its numbers since its worker started (and the restarts of that), and a line 'crowded' when conversations of the last ten minutes are more than the engines hold.\n\n"
-                   "--json prints an object: fleet, state (starting, up, stopping, down), pid, uptime_ms, services (name, state, pid, bind, port, model, runtime, confined_by, uptime_ms, start_ms, starts, restarts, memory_bytes, memory_anon_bytes, swap_bytes, log, step, error), router (state, pid, url, restarts, requests, retries, errors, active, and of the fullest endpoint working_set_tokens, capacity_tokens, conversations, slots, crowded), endpoints (name, aliases, services). What is not known is null.\n\n"
+                   "--json prints an object: fleet, state (starting, up, stopping, down), pid, uptime_ms, services (name, state, pid, bind, port, model, runtime, confined_by, uptime_ms, start_ms, starts, restarts, memory_bytes, memory_anon_bytes, swap_bytes, log, step, error, pending: restart or removal), reloads, reload_error, router (state, pid, url, restarts, requests, retries, errors, active, leaving, and of the fullest endpoint working_set_tokens, capacity_tokens, conversations, slots, crowded), endpoints (name, aliases, services). What is not known is null.\n\n"
+                   "'pending restart' is a service that runs as it was declared before; a fleet file that could not be taken over is named below the services.\n\n"
                    "A fleet that is not up is shown as down; that is no error.",
     .examples = "berth status\nberth status --json | jq -r '.services[] | select(.state != \"ready\") | .name'",
     .options = {CMD_OPTION_FILE, CMD_OPTION_JSON},

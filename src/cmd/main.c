@@ -11,6 +11,7 @@ const struct cmd *const cmd_table[] = {
     &cmd_init,
     &cmd_up,
     &cmd_down,
+    &cmd_reload,
     &cmd_restart,
     &cmd_status,
     &cmd_top,

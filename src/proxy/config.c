@@ -42,8 +42,9 @@ static const struct proxy_state *state_of(const struct proxy_state *states, size
     return NULL;
 }
 
-static void write_replica(struct json_out *o, const struct fleet_service *s, const struct proxy_state *state)
+static void write_replica(struct json_out *o, const struct fleet_service *declared, const struct proxy_state *state)
 {
+    const struct fleet_service *s = state && state->as ? state->as : declared;
     json_out_obj(o, NULL);
     json_out_cstr(o, "name", s->name);
     json_out_cstr(o, "served", engine_served_name(s));

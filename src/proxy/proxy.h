@@ -22,6 +22,7 @@ struct proxy_config *proxy_config_unref(struct proxy_config *c); /* takes NULL; 
 /* What is known of one service. */
 struct proxy_state {
     const struct fleet_service *service;
+    const struct fleet_service *as; /* what its process runs as, when that is not what is declared; NULL: as declared */
     bool ready;
     uint64_t generation; /* changes with every start of its process */
 };

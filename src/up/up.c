@@ -179,6 +179,8 @@ static void on_state(void *ctx, struct run_service *s, enum run_state from, enum
         }
         return;
     case UP_SERVING:
+        if (us->removed && (to == RUN_ABSENT || to == RUN_FAILED))
+            up_reload_gone(u);
         up_restart_step(u, s);
         return;
     case UP_STOPPING:
@@ -203,20 +205,24 @@ static void start_services(struct up *u)
         all_are_ready(u);
 }
 
-static int make_services(struct up *u, struct err *err)
+int up_service_run(struct up_service *s, struct err *err)
 {
     static const struct run_ops ops = {.on_state = on_state};
+    s->run_of = up_fleet_ref(s->of);
+    return run_new(&s->up->env, s->service, &s->runtime->installed, s->runtime->confine, &ops, s, &s->run, err);
+}
+
+static int make_services(struct up *u, struct err *err)
+{
     u->env = (struct run_env){.loop = u->loop, .client = u->client, .store = u->store, .clk = &clk_system, .sink = &u->sink,
                               .log_dir = u->paths.logs, .work_dir = u->paths.work};
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < u->n_services; i++) {
-        struct up_service *s = u->services[i];
-        rc = run_new(&u->env, s->service, &s->runtime->installed, s->runtime->confine, &ops, s, &s->run, err);
-    }
+    for (size_t i = 0; rc == 0 && i < u->n_services; i++)
+        rc = up_service_run(u->services[i], err);
     return rc;
 }
 
-/* A hang-up with a terminal means that it is gone; `nohup` says that it does not matter. */
+/* A hang-up with a terminal means that it is gone; `nohup` says that it does not matter, and without a terminal it is the word to read the file again. */
 static bool wants_hangup(const struct up *u)
 {
     struct sigaction a;
@@ -229,15 +235,22 @@ static bool wants_hangup(const struct up *u)
     return true;
 }
 
+static void on_hangup(void *ctx, int signum)
+{
+    base_autobuf struct buf b = BUF_INIT(UP_TEXT_MAX);
+    struct err err;
+    (void)signum;
+    if (up_reload(ctx, &b, &err) == -EAGAIN)
+        up_say(ctx, EVENT_WARN, "reload", "%s; not now", err.text); /* all else is said there */
+}
+
 static int watch_signals(struct up *u, struct err *err)
 {
     int rc = net_signal_new(u->loop, SIGINT, on_signal, u, &u->signals[0], err);
     if (rc == 0)
         rc = net_signal_new(u->loop, SIGTERM, on_signal, u, &u->signals[1], err);
-    if (rc == 0 && wants_hangup(u))
-        rc = net_signal_new(u->loop, SIGHUP, on_signal, u, &u->signals[2], err);
-    else if (rc == 0)
-        (void)signal(SIGHUP, SIG_IGN);
+    if (rc == 0)
+        rc = net_signal_new(u->loop, SIGHUP, wants_hangup(u) ? on_signal : on_hangup, u, &u->signals[2], err);
     return rc;
 }
 
@@ -268,6 +281,7 @@ static void release(struct up *u)
 {
     up_control_close(u);
     up_router_release(u);
+    up_reload_release(u);
     for (size_t i = 0; i < u->n_services; i++)
         u->services[i]->run = run_free(u->services[i]->run);
     for (size_t i = 0; i < BASE_COUNT(u->signals) && u->loop; i++)
@@ -281,12 +295,9 @@ static void release(struct up *u)
     u->progress = os_progress_free(u->progress);
     if (u->lock_fd >= 0)
         (void)unlink(u->paths.pids); /* none is left */
-    for (size_t i = 0; u->runtimes && i < u->fleet->n_runtimes; i++)
-        if (u->runtimes[i].found)
-            store_runtime_release(&u->runtimes[i].installed);
-    free(u->runtimes);
-    for (size_t i = 0; i < u->n_services; i++)
-        free(u->services[i]);
+    up_runtimes_release(u);
+    while (u->n_services > 0)
+        up_service_free(u->services[u->n_services - 1]);
     free(u->services);
     os_closep(&u->store_fd);
     u->store = store_free(u->store);
@@ -325,15 +336,16 @@ static int run_fleet(struct up *u)
 int up_main(const struct up_options *o)
 {
     struct up u = {.o = o, .lock_fd = -1, .store_fd = -1, .ready_fd = -1, .control = {.admin_fd = -1}};
-    struct fleet_options fo = engine_fleet_options();
     struct err err;
+    u.reload.error = BUF_INIT(ERR_TEXT_MAX + 64);
     u.sink = (struct event_sink){.emit = up_emit, .ctx = &u};
     u.router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     u.router.index = BUF_INIT((size_t)2 * PROXY_INDEX_MAX);
-    if (fleet_load(o->fleet_path, &fo, &u.fleet, &err) < 0) {
+    if (up_fleet_load(o->fleet_path, &u.of, &err) < 0) {
         fprintf(stderr, "berth %s: %s%s\n", o->router_only ? "route" : "up", err.text, err.code == -ENOENT ? "; 'berth init' writes one, -f FILE names another" : "");
         return 2;
     }
+    u.fleet = u.of->f;
     int code = 0;
     if (!o->background || up_daemonize(&u, &code)) {
         (void)signal(SIGPIPE, SIG_IGN);
@@ -341,6 +353,6 @@ int up_main(const struct up_options *o)
         /* A start that was stopped before all was ready is no success for the one who waits. */
         up_daemon_tell(&u, code == 0 ? 1 : code);
     }
-    u.fleet = fleet_free(u.fleet);
+    u.of = up_fleet_unref(u.of);
     return code;
 }

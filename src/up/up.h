@@ -7,7 +7,7 @@
  *   $RUN/<fleet>/pids           what to kill when a killed berth is started again
  *   $STATE/fleets/<fleet>/logs/SERVICE.log, router.log, berth.log (in the background)
  *
- * Control: GET /status; POST /down; POST /restart?service=NAME (all without it); POST /drain?service=NAME and /resume?service=NAME; each answers JSON. GET /metrics: the router's, as Prometheus text. GET /requests, GET /requests/ID, POST /requests/ID/cancel: what proxy_ask says.
+ * Control: POST /reload reads the fleet file again: 200 with what was done, 422 with what is wrong in it. GET /status; POST /down; POST /restart?service=NAME (all without it); POST /drain?service=NAME and /resume?service=NAME; each answers JSON. GET /metrics: the router's, as Prometheus text. GET /requests, GET /requests/ID, POST /requests/ID/cancel: what proxy_ask says.
  * The admin listener (`router: admin:`, loopback) has the same but /down and /restart: whose process asks is not known there.
  */
 #pragma once

@@ -184,6 +184,11 @@ void up_restart_step(struct up *u, struct run_service *run)
         return;
     run_info(run, &i);
     if (i.state == RUN_ABSENT && !r->started) {
+        struct err err;
+        if (up_service_renew(r->at, &err) < 0) {
+            up_restart_end(u, err.text);
+            return;
+        }
         r->started = true;
         base_ignore(run_start(run, NULL)); /* a failure is a state, which comes back here */
     } else if (i.state == RUN_FAILED && r->started) {
@@ -299,6 +304,18 @@ static void on_resume(struct up *u, struct httpio_exchange *x, struct str query)
     set_drained(u, x, query, false);
 }
 
+static void on_reload(struct up *u, struct httpio_exchange *x, struct str query)
+{
+    base_autobuf struct buf b = BUF_INIT(UP_TEXT_MAX);
+    struct err err;
+    (void)query;
+    int rc = up_reload(u, &b, &err);
+    if (rc == 0)
+        answer(x, 200, 0, &b);
+    else
+        answer_error(x, rc == -EAGAIN ? 409 : 422, err.text);
+}
+
 static const struct route {
     const char *method, *path;
     void (*handle)(struct up *u, struct httpio_exchange *x, struct str query);
@@ -306,6 +323,7 @@ static const struct route {
 } routes[] = {
     {"GET", "/status", on_status, true},   {"GET", "/metrics", on_metrics, true},   {"POST", "/drain", on_drain, true},
     {"POST", "/resume", on_resume, true},  {"POST", "/down", on_down, false},       {"POST", "/restart", on_restart, false},
+    {"POST", "/reload", on_reload, false},
 };
 
 /* Whether a browser was not led here by another page: it names this place as one does that means it, an address or localhost, and any page that asks is ours. */
@@ -366,7 +384,7 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
     if (admin && up_web_request(u, x, head))
         return;
     base_autobuf struct buf text = BUF_INIT(1024);
-    buf_addf(&text, "there are GET /status, GET /metrics, GET /requests, GET /requests/ID, POST /requests/ID/cancel, POST /drain, POST /resume%s", admin ? "" : ", POST /down and POST /restart");
+    buf_addf(&text, "there are GET /status, GET /metrics, GET /requests, GET /requests/ID, POST /requests/ID/cancel, POST /drain, POST /resume%s", admin ? "" : ", POST /reload, POST /restart and POST /down");
     answer_error(x, 404, buf_status(&text) == 0 ? text.ptr : "not here");
 }
 

@@ -4,6 +4,7 @@
  *
  *   up.c          phases: starting -> serving -> stopping, one callback for every change of a service
  *   up_prepare.c  all that is needed before anything is started: folders, lock, runtimes, ports
+ *   up_reload.c   reading the fleet file again; services that come and go
  *   up_router.c   the router: what it is told and says, which worker serves, starting one again
  *   up_worker.c   one worker process: spawn, channel, end
  *   up_control.c  the control socket's server, rolling restarts
@@ -46,18 +47,28 @@ struct up_paths {
 int up_paths_make(const struct os_dirs *dirs, const char *name, struct up_paths *ret, struct err *err) BASE_MUST_USE;
 void up_paths_release(struct up_paths *p);
 
+/* One runtime in use; there are as many as there ever were while this supervisor runs. */
 struct up_runtime {
-    const struct fleet_runtime *declared;
+    uint64_t declared_hash;
     struct store_runtime installed;
     enum store_confine confine;
-    bool found;
+};
+
+/* One reading of the fleet file: services that run as it declares them hold it. */
+struct up_fleet {
+    unsigned refs;
+    struct fleet *f;
 };
 
 struct up_service {
     struct up *up;
-    const struct fleet_service *service;
-    const struct up_runtime *runtime;
+    const struct fleet_service *service; /* as it is declared now, or was when it was removed */
+    struct up_fleet *of;                 /* holds `service` */
+    struct up_fleet *run_of;             /* holds what its process runs as: run_service_of(run) */
+    const struct up_runtime *runtime;    /* of `service` */
     struct run_service *run;
+    bool fresh;                          /* added by the reading that is being taken over */
+    bool removed;                        /* the fleet file has it no more: it goes when it has stopped */
     bool drained; /* by request: the router gives it nothing new */
     uint64_t unreached; /* generation of which the router has said that it cannot be reached */
 };
@@ -125,22 +136,31 @@ struct up_restart {
     bool started; /* `at` has been stopped and is starting */
 };
 
+/* What became of the fleet file since the start. */
+struct up_reload {
+    uint64_t done;           /* readings that are in force by now */
+    struct buf error;        /* why the last one is not; empty */
+    struct net_timer *sweep; /* takes removed services out that have stopped */
+};
+
 enum up_phase { UP_STARTING, UP_SERVING, UP_STOPPING };
 
 struct up {
     const struct up_options *o;
-    struct fleet *fleet;
+    struct up_fleet *of;  /* the configuration in force ... */
+    struct fleet *fleet;  /* ... which is this */
     struct os_dirs dirs;
     struct up_paths paths;
     int lock_fd, store_fd;
     struct store *store;
-    struct up_runtime *runtimes;
+    struct up_runtime **runtimes;
+    size_t n_runtimes;
     struct up_service **services; /* those that are started here; each has its place for as long as it is there */
     size_t n_services;
 
     struct net_loop *loop;
     struct httpio_client *client;
-    struct net_signal *signals[3];
+    struct net_signal *signals[4];
     struct net_timer *tick, *watchdog;
     struct event_sink sink;
     struct run_env env;
@@ -148,6 +168,7 @@ struct up {
     struct up_control control;
     struct up_web web;
     struct up_restart restart;
+    struct up_reload reload;
 
     enum up_phase phase;
     bool services_stopping; /* the router is gone, engines are being stopped */
@@ -175,6 +196,31 @@ int up_prepare(struct up *u, struct err *err) BASE_MUST_USE;
 /* Records which processes are ours. */
 void up_record(struct up *u);
 
+/* The runtime of a service, proven; NULL with -ENOENT when it is not installed. It lives as long as u. */
+int up_runtime_of(struct up *u, const struct fleet_runtime *declared, const struct up_runtime **ret, struct err *err) BASE_MUST_USE;
+
+void up_runtimes_release(struct up *u);
+
+/* ---- up_reload.c ---- */
+/* Reads the file. *ret has one reference. */
+int up_fleet_load(const char *path, struct up_fleet **ret, struct err *err) BASE_MUST_USE;
+struct up_fleet *up_fleet_ref(struct up_fleet *of);
+struct up_fleet *up_fleet_unref(struct up_fleet *of); /* takes NULL; returns NULL */
+/* A service of u->fleet with its place; not started. */
+int up_service_add(struct up *u, const struct fleet_service *s, struct up_service **ret, struct err *err) BASE_MUST_USE;
+/* Takes it out of the list; its run is freed. */
+void up_service_free(struct up_service *s);
+int up_service_run(struct up_service *s, struct err *err) BASE_MUST_USE; /* makes its run */
+/* Whether what runs is not what is declared. */
+bool up_service_pending(const struct up_service *s);
+/* Before a start: what is declared is what runs from then on. */
+int up_service_renew(struct up_service *s, struct err *err) BASE_MUST_USE;
+/* Reads the fleet file and does what it says. On failure nothing has changed, and the status has the reason. out: what was done, as JSON. */
+int up_reload(struct up *u, struct buf *out, struct err *err) BASE_MUST_USE;
+/* A service that was removed has stopped. */
+void up_reload_gone(struct up *u);
+void up_reload_release(struct up *u);
+
 /* ---- up_router.c ---- */
 void up_router_start(struct up *u);
 /* Starts another worker on the same sockets; once it accepts, the one before finishes what it has and ends. -EAGAIN: none serves. */
@@ -189,6 +235,8 @@ bool up_router_ask(struct up *u);
 bool up_router_question(struct up *u, uint64_t serial, struct str method, struct str target);
 void up_router_drain(struct up *u, uint64_t limit_ms);
 void up_router_kill(struct up *u);
+/* Other sockets, for the worker to come: up_router_replace. Owns fd. */
+void up_router_rebind(struct up *u, int fd, const struct net_addr *a);
 bool up_router_alive(const struct up *u);
 bool up_router_accepts(const struct up *u);
 /* Of the worker that serves; requests under way of all. */

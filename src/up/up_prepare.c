@@ -106,25 +106,62 @@ static int install(struct up *u, const struct fleet_runtime *r, struct err *err)
 }
 
 /* Under the store's shared lock: what is proven here cannot change while it runs. */
-static int prove(struct up *u, struct up_runtime *r, struct err *err)
+static int prove(struct up *u, const struct fleet_runtime *declared, struct up_runtime *r, struct err *err)
 {
-    int rc = store_runtime_find(u->store, r->declared, &r->installed, err);
+    int rc = store_runtime_find(u->store, declared, &r->installed, err);
     if (rc < 0)
         return rc;
-    r->found = true;
     rc = store_runtime_verify(u->store, &r->installed, NULL, err);
     if (rc < 0)
         return rc;
     rc = store_confine_probe(u->store, &r->installed, &r->confine, err);
-    return rc < 0 ? err_prefix(err, "runtime '%s'", r->declared->name) : 0;
+    return rc < 0 ? err_prefix(err, "runtime '%s'", declared->name) : 0;
+}
+
+static void runtime_free(struct up_runtime *r)
+{
+    store_runtime_release(&r->installed);
+    free(r);
+}
+
+int up_runtime_of(struct up *u, const struct fleet_runtime *declared, const struct up_runtime **ret, struct err *err)
+{
+    for (size_t i = 0; i < u->n_runtimes; i++) {
+        if (u->runtimes[i]->declared_hash != declared->declared_hash)
+            continue;
+        *ret = u->runtimes[i];
+        return 0;
+    }
+    struct up_runtime **all = realloc(u->runtimes, (u->n_runtimes + 1) * sizeof(struct up_runtime *));
+    if (!all)
+        return err_nomem(err);
+    u->runtimes = all;
+    struct up_runtime *r = calloc(1, sizeof(*r));
+    if (!r)
+        return err_nomem(err);
+    r->declared_hash = declared->declared_hash;
+    int rc = prove(u, declared, r, err);
+    if (rc < 0) {
+        runtime_free(r);
+        return rc;
+    }
+    u->runtimes[u->n_runtimes++] = r;
+    *ret = r;
+    return 0;
+}
+
+void up_runtimes_release(struct up *u)
+{
+    for (size_t i = 0; i < u->n_runtimes; i++)
+        runtime_free(u->runtimes[i]);
+    free(u->runtimes);
+    u->runtimes = NULL;
+    u->n_runtimes = 0;
 }
 
 static int prepare_runtimes(struct up *u, struct err *err)
 {
     const struct fleet *f = u->fleet;
-    u->runtimes = calloc(f->n_runtimes + 1, sizeof(*u->runtimes));
-    if (!u->runtimes)
-        return err_nomem(err);
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < f->n_runtimes; i++)
         if (is_used(u, &f->runtimes[i]))
@@ -134,13 +171,8 @@ static int prepare_runtimes(struct up *u, struct err *err)
     u->store_fd = store_lock(u->store, false, true, err);
     if (u->store_fd < 0)
         return u->store_fd;
-    for (size_t i = 0; rc == 0 && i < f->n_runtimes; i++) {
-        u->runtimes[i].declared = &f->runtimes[i];
-        if (is_used(u, &f->runtimes[i]))
-            rc = prove(u, &u->runtimes[i], err);
-    }
-    for (size_t i = 0; i < u->n_services; i++)
-        u->services[i]->runtime = &u->runtimes[u->services[i]->service->runtime - f->runtimes];
+    for (size_t i = 0; rc == 0 && i < u->n_services; i++)
+        rc = up_runtime_of(u, u->services[i]->service->runtime, &u->services[i]->runtime, err);
     return rc;
 }
 
@@ -219,19 +251,12 @@ static int bind_admin(struct up *u, struct err *err)
 static int find_services(struct up *u, struct err *err)
 {
     const struct fleet *f = u->fleet;
-    u->services = calloc(f->n_services + 1, sizeof(*u->services));
-    if (!u->services)
-        return err_nomem(err);
-    for (size_t i = 0; i < f->n_services; i++) {
-        if (u->o->router_only || !fleet_service_local(&f->services[i]))
-            continue;
-        struct up_service *s = calloc(1, sizeof(*s));
-        if (!s)
-            return err_nomem(err);
-        *s = (struct up_service){.up = u, .service = &f->services[i]};
-        u->services[u->n_services++] = s;
-    }
-    return 0;
+    struct up_service *s;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < f->n_services; i++)
+        if (!u->o->router_only && fleet_service_local(&f->services[i]))
+            rc = up_service_add(u, &f->services[i], &s, err);
+    return rc;
 }
 
 int up_prepare(struct up *u, struct err *err)

@@ -107,7 +107,7 @@ void up_router_tell(struct up *u)
         struct run_info info;
         run_info(u->services[i]->run, &info);
         states[i] = (struct proxy_state){
-            .service = u->services[i]->service, .ready = info.state == RUN_READY && !u->services[i]->drained, .generation = life_of(&info)};
+            .service = u->services[i]->service, .as = run_service_of(u->services[i]->run), .ready = info.state == RUN_READY && !u->services[i]->drained, .generation = life_of(&info)};
     }
     base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     if (proxy_config_text(u->fleet, states, u->n_services, &b) == 0)
@@ -368,6 +368,16 @@ static void close_sockets(struct up_router *r)
     for (size_t i = 0; i < r->n_listen; i++)
         os_closep(&r->listen_fds[i]);
     r->n_listen = 0;
+}
+
+void up_router_rebind(struct up *u, int fd, const struct net_addr *a)
+{
+    struct up_router *r = &u->router;
+    if (r->addr.unix_path && !net_addr_eq(&r->addr, a))
+        (void)unlink(r->addr.host);
+    close_sockets(r); /* workers have their own descriptors of them */
+    r->listen_fds[r->n_listen++] = fd;
+    r->addr = *a;
 }
 
 void up_router_drain(struct up *u, uint64_t limit_ms)

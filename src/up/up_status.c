@@ -28,10 +28,11 @@ static const struct up_service *find(const struct up *u, const struct fleet_serv
 static void put_service(struct json_out *o, struct up *u, const struct fleet_service *s, const struct up_service *us)
 {
     struct run_info info, *i = NULL;
-    const char *runtime = us && us->runtime->found ? us->runtime->installed.id : NULL;
+    const char *runtime = us && us->runtime ? us->runtime->installed.id : NULL;
     if (us && us->run) {
         run_info(us->run, &info);
         i = &info;
+        s = run_service_of(us->run); /* what it is, which may not be what is declared by now */
     }
     const char *absent = fleet_service_local(s) ? "down" : "elsewhere";
     bool alive = i && i->pid > 0;
@@ -67,6 +68,7 @@ static void put_service(struct json_out *o, struct up *u, const struct fleet_ser
     json_out_cstr(o, "log", i ? i->log_path : NULL);
     json_out_cstr(o, "step", i ? i->step : NULL);
     json_out_cstr(o, "error", i ? i->error : NULL);
+    json_out_cstr(o, "pending", !us ? NULL : us->removed ? "removal" : up_service_pending(us) ? "restart" : NULL);
     json_out_end(o);
 }
 
@@ -160,7 +162,12 @@ int up_status_text(struct up *u, const struct fleet *f, struct buf *out)
     for (size_t i = 0; i < f->n_services; i++) {
         put_service(o, u, &f->services[i], find(u, &f->services[i]));
     }
+    for (size_t i = 0; u && i < u->n_services; i++)
+        if (u->services[i]->removed)
+            put_service(o, u, u->services[i]->service, u->services[i]);
     json_out_end(o);
+    json_out_u64(o, "reloads", u ? u->reload.done : 0);
+    json_out_cstr(o, "reload_error", u && u->reload.error.len ? u->reload.error.ptr : NULL);
     put_router(o, u, f);
     put_endpoints(o, f);
     json_out_end(o);

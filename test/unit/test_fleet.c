@@ -317,6 +317,43 @@ static void services_on_demand(void **state)
     fleet_free(f);
 }
 
+/* What a process is started from has a number, however it is written. */
+static void declared_hashes(void **state)
+{
+    (void)state;
+    static const char head[] = "version: 1\nname: h\nruntimes: {r: {engine: llama.cpp, source: system}, q: {engine: llama.cpp, source: system}}\nmodels: {m: {source: \"file:.\", weights: %s}}\n"
+                               "services: {a: {%s}}\n";
+    static const struct {
+        const char *weights, *service;
+        bool same;
+    } cases[] = {
+        {"m.gguf", "{runtime: r, model: m, port: 7770, context: 4096, args: [\"-x\", \"1\"]}", true},
+        {"\"m.gguf\"", "{port: 7770, args: [\"-x\", \"1\"], context: 4096, model: m, runtime: r}", true},
+        {"m.gguf", "{runtime: r, model: m, port: 7770, context: 4096, args: [\"-x\", \"1\"], floor: 1GiB, reason: why}", true},
+        {"m.gguf", "{runtime: q, model: m, port: 7770, context: 4096, args: [\"-x\", \"1\"]}", false},
+        {"n.gguf", "{runtime: r, model: m, port: 7770, context: 4096, args: [\"-x\", \"1\"]}", false},
+        {"m.gguf", "{runtime: r, model: m, port: 7771, context: 4096, args: [\"-x\", \"1\"]}", false},
+        {"m.gguf", "{runtime: r, model: m, port: 7770, context: 4096, args: [\"1\", \"-x\"]}", false},
+        {"m.gguf", "{runtime: r, model: m, port: 7770, context: 4096, args: [\"-x1\"]}", false},
+        {"m.gguf", "{runtime: r, model: m, port: 7770, context: 4096}", false},
+    };
+    uint64_t first = 0;
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        char text[1024];
+        struct str s = {cases[i].service + 1, strlen(cases[i].service) - 2};
+        char service[256];
+        (void)snprintf(service, sizeof service, STR_FMT, STR_ARG(s));
+        (void)snprintf(text, sizeof text, head, cases[i].weights, service);
+        struct fleet *f = parse(text, "f.yaml");
+        if (i == 0)
+            first = f->services[0].declared_hash;
+        assert_int_not_equal(f->services[0].declared_hash, 0);
+        if ((f->services[0].declared_hash == first) != cases[i].same)
+            fail_msg("case %zu", i);
+        fleet_free(f);
+    }
+}
+
 /* A service beside the router only clashes with it on the same machine. */
 static void router_port_and_hosts(void **state)
 {
@@ -706,6 +743,7 @@ int main(void)
         cmocka_unit_test(full_pinned_runtimes), cmocka_unit_test(full_endpoints_and_router),
         cmocka_unit_test(router_forms),
         cmocka_unit_test(services_on_demand),
+        cmocka_unit_test(declared_hashes),
         cmocka_unit_test(router_port_and_hosts),
         cmocka_unit_test(folders),
         cmocka_unit_test(names),
