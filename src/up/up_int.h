@@ -235,8 +235,8 @@ bool up_router_ask(struct up *u);
 bool up_router_question(struct up *u, uint64_t serial, struct str method, struct str target);
 void up_router_drain(struct up *u, uint64_t limit_ms);
 void up_router_kill(struct up *u);
-/* Other sockets, for the worker to come: up_router_replace. Owns fd. */
-void up_router_rebind(struct up *u, int fd, const struct net_addr *a);
+/* Other sockets, for the worker to come: up_router_replace. Owns them. */
+void up_router_rebind(struct up *u, const int *fds, size_t n, const struct net_addr *a);
 bool up_router_alive(const struct up *u);
 bool up_router_accepts(const struct up *u);
 /* Of the worker that serves; requests under way of all. */

@@ -124,7 +124,8 @@ struct change {
     struct fleet *f;
     const struct up_runtime *runtimes[FLEET_SERVICES_MAX]; /* of f's services that run here */
     bool rebind, replace, rekey; /* other sockets; another worker; another certificate */
-    int fd;
+    int fds[FLEET_ROUTER_LOOPS_MAX];
+    size_t n_fds;
     struct net_addr addr;
     struct proxy_pair pair;
 };
@@ -190,14 +191,17 @@ static int check_router(struct change *c, struct err *err)
         return rc;
     bool had = u->router.pair.key.len > 0, has = c->pair.key.len > 0;
     c->rekey = has && had && (!str_eq(buf_str(&c->pair.key), buf_str(&u->router.pair.key)) || !str_eq(buf_str(&c->pair.certificate), buf_str(&u->router.pair.certificate)));
-    c->rebind = !u->router.passed && (!same(old->address, new->address) || old->port != new->port || !same(old->socket, new->socket) || !same(old->group, new->group));
+    c->rebind = !u->router.passed && (old->loops != new->loops || !same(old->address, new->address) || old->port != new->port || !same(old->socket, new->socket) || !same(old->group, new->group));
     c->replace = c->rebind || had != has;
     if (c->replace && !up_router_accepts(u))
         return err_set(err, -EAGAIN, "the router is not serving just now, and its address is to change");
     if (!c->rebind)
         return 0;
-    c->fd = proxy_bind(c->f, &c->addr, err);
-    return c->fd < 0 ? c->fd : 0;
+    rc = proxy_bind(c->f, c->fds, &c->addr, err);
+    if (rc < 0)
+        return rc;
+    c->n_fds = (size_t)rc;
+    return 0;
 }
 
 /* ---- the swap ------------------------------------------------------------------------------------------------- */
@@ -297,8 +301,10 @@ static void swap_router(struct change *c)
     struct err err;
     r->pair = c->pair;
     c->pair = pair;
-    if (c->rebind)
-        up_router_rebind(u, os_take_fd(&c->fd), &c->addr);
+    if (c->rebind) {
+        up_router_rebind(u, c->fds, c->n_fds, &c->addr);
+        c->n_fds = 0;
+    }
     if (c->rekey)
         up_router_tell_pair(u);
     up_router_tell(u);
@@ -359,7 +365,6 @@ int up_reload(struct up *u, struct buf *out, struct err *err)
     if (!c)
         return err_nomem(err);
     c->u = u;
-    c->fd = -1;
     base_ignore(os_notify_reloading());
     int rc = u->reload.sweep ? 0 : -ENOMEM;
     if (rc < 0 && (u->reload.sweep = net_timer_new(u->loop, sweep, u)))
@@ -378,7 +383,8 @@ int up_reload(struct up *u, struct buf *out, struct err *err)
         up_say(u, EVENT_INFO, "reload", "%s is in force", u->fleet->file);
     }
     up_manager_tell(u, "READY=1\n");
-    os_closep(&c->fd);
+    while (c->n_fds > 0)
+        (void)close(c->fds[--c->n_fds]);
     proxy_pair_release(&c->pair);
     up_fleet_unref(c->of);
     free(c);

@@ -370,13 +370,14 @@ static void close_sockets(struct up_router *r)
     r->n_listen = 0;
 }
 
-void up_router_rebind(struct up *u, int fd, const struct net_addr *a)
+void up_router_rebind(struct up *u, const int *fds, size_t n, const struct net_addr *a)
 {
     struct up_router *r = &u->router;
     if (r->addr.unix_path && !net_addr_eq(&r->addr, a))
         (void)unlink(r->addr.host);
     close_sockets(r); /* workers have their own descriptors of them */
-    r->listen_fds[r->n_listen++] = fd;
+    memcpy(r->listen_fds, fds, n * sizeof(fds[0]));
+    r->n_listen = n;
     r->addr = *a;
 }
 
