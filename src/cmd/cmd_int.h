@@ -35,6 +35,8 @@ extern const struct cmd cmd_init;
 extern const struct cmd cmd_up;
 extern const struct cmd cmd_down;
 extern const struct cmd cmd_reload;
+extern const struct cmd cmd_upgrade;
+extern const struct cmd cmd_resume;
 extern const struct cmd cmd_restart;
 extern const struct cmd cmd_status;
 extern const struct cmd cmd_top;

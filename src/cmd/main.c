@@ -13,6 +13,7 @@ const struct cmd *const cmd_table[] = {
     &cmd_down,
     &cmd_reload,
     &cmd_restart,
+    &cmd_upgrade,
     &cmd_status,
     &cmd_top,
     &cmd_logs,
@@ -32,6 +33,7 @@ const struct cmd *const cmd_table[] = {
     &cmd_history,
     &cmd_help,
     &cmd_route_worker,
+    &cmd_resume,
     &cmd_apply,
     &cmd_drain,
 };

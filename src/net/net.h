@@ -88,6 +88,8 @@ bool net_stream_quiet(const struct net_stream *s);    /* connected and nothing w
 void net_stream_shutdown(struct net_stream *s);
 /* Closes at once, what is queued is lost (reset: with RST, so that the peer sees an unclean end). on_close follows. Takes NULL; returns NULL. */
 struct net_stream *net_stream_close(struct net_stream *s, bool reset);
+/* Another descriptor of the same connection, close-on-exec, the caller's: what goes on when this program is replaced. -EAGAIN while bytes are queued. */
+int net_stream_dup(const struct net_stream *s) BASE_MUST_USE;
 /* pid, uid of a unix peer. */
 int net_stream_peer_cred(const struct net_stream *s, pid_t *ret_pid, uid_t *ret_uid) BASE_MUST_USE;
 

@@ -9,6 +9,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/sockios.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -506,6 +507,14 @@ int net_stream_from_fd(struct net_loop *l, int fd, const struct net_stream_ops *
 bool net_stream_greeted(const struct net_stream *s)
 {
     return !s->tls || net_tls_greeted(s);
+}
+
+int net_stream_dup(const struct net_stream *s)
+{
+    if (s->closing || s->connecting || s->tls || net_stream_queued(s) > 0)
+        return -EAGAIN;
+    int fd = fcntl(stream_fd(s), F_DUPFD_CLOEXEC, 3);
+    return fd < 0 ? -errno : fd;
 }
 
 int net_stream_peer_cred(const struct net_stream *s, pid_t *ret_pid, uid_t *ret_uid)

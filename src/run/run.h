@@ -86,6 +86,20 @@ struct run_info {
 void run_info(struct run_service *s, struct run_info *ret);
 const struct fleet_service *run_service_of(const struct run_service *s);
 
+/* ---- handing over to the program that takes this one's place by exec ----------------------------------------------- */
+
+/* What goes on of a service. Descriptors stay the service's; the next program owns those that it inherits. */
+struct run_handover {
+    pid_t pid, engine_pid; /* 0: it has no process */
+    int pidfd, engine_pidfd, info_fd, log_fd; /* -1 none; the first two may be the same */
+    uint64_t generation, restarts, since_ms, ready_ms, took_ms;
+    bool start; /* it was about to be started again */
+};
+/* -EAGAIN: it is being started or stopped. */
+int run_hand_over(const struct run_service *s, struct run_handover *ret) BASE_MUST_USE;
+/* A fresh service takes the process, ready as it was; on_state is not called. Owns the descriptors, also on failure. */
+int run_take_over(struct run_service *s, const struct run_handover *h, struct err *err) BASE_MUST_USE;
+
 /* ---- processes that a killed berth left -------------------------------------------------------------------------- */
 
 /* Records the processes of these services in path (atomically): pid, start time, boot id, service. */

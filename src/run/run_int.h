@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * run, private: one service's memory and the seams between its parts. run.c is the state machine, run_launch.c makes a
- * process from a declaration, run_log.c takes what it says, run_pids.c keeps the record for the next berth,
+ * process from a declaration, run_log.c takes what it says, run_over.c hands a process to the next program, run_pids.c keeps the record for the next berth,
  * run_unit.c says what a unit of the service is made of.
  */
 #pragma once

@@ -217,8 +217,11 @@ static int make_services(struct up *u, struct err *err)
     u->env = (struct run_env){.loop = u->loop, .client = u->client, .store = u->store, .clk = &clk_system, .sink = &u->sink,
                               .log_dir = u->paths.logs, .work_dir = u->paths.work};
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < u->n_services; i++)
+    for (size_t i = 0; rc == 0 && i < u->n_services; i++) {
         rc = up_service_run(u->services[i], err);
+        if (rc == 0 && u->upgrade.state)
+            rc = up_resume_service(u->services[i], err);
+    }
     return rc;
 }
 
@@ -289,6 +292,7 @@ static void release(struct up *u)
     if (u->loop) {
         u->tick = net_timer_close(u->tick);
         u->watchdog = net_timer_close(u->watchdog);
+        u->upgrade.timer = net_timer_close(u->upgrade.timer);
     }
     u->client = httpio_client_free(u->client);
     u->loop = net_loop_free(u->loop);
@@ -307,25 +311,39 @@ static void release(struct up *u)
     os_dirs_release(&u->dirs);
 }
 
+/* Until nothing runs any more. Another program takes over between two turns of the loop; when it cannot, this one goes on. */
+static void run_loop(struct up *u)
+{
+    while (!u->done) {
+        net_loop_run(u->loop);
+        if (u->upgrade.wanted && !u->done)
+            up_upgrade_exec(u);
+        else
+            return;
+    }
+}
+
+static int open_all(struct up *u, struct err *err)
+{
+    int rc = os_dirs_find(&u->dirs, err);
+    if (rc == 0)
+        rc = up_paths_make(&u->dirs, u->fleet->name, &u->paths, err);
+    if (rc == 0)
+        rc = up_prepare(u, err);
+    return rc < 0 ? rc : open_loop(u, err);
+}
+
 static int run_fleet(struct up *u)
 {
     struct err err;
     u->progress = os_progress_new(STDERR_FILENO, &clk_system);
-    int rc = os_dirs_find(&u->dirs, &err);
-    if (rc == 0)
-        rc = up_paths_make(&u->dirs, u->fleet->name, &u->paths, &err);
-    if (rc == 0)
-        rc = up_prepare(u, &err);
-    if (rc == 0)
-        rc = open_loop(u, &err);
-    if (rc < 0) {
+    if (open_all(u, &err) < 0) {
         up_say(u, EVENT_ERROR, "", "%s", err.text);
         u->exit_code = 1;
     } else {
         net_timer_start(u->tick, UP_TICK_MS, UP_TICK_MS);
         start_services(u);
-        if (!u->done)
-            net_loop_run(u->loop);
+        run_loop(u);
         if (u->detached)
             up_say(u, EVENT_INFO, "", "stopped");
     }
@@ -333,14 +351,20 @@ static int run_fleet(struct up *u)
     return u->exit_code;
 }
 
+static void init(struct up *u, const struct up_options *o)
+{
+    *u = (struct up){.o = o, .lock_fd = -1, .store_fd = -1, .ready_fd = -1, .control = {.admin_fd = -1, .kept_fd = -1, .kept_admin_fd = -1}};
+    u->reload.error = BUF_INIT(ERR_TEXT_MAX + 64);
+    u->sink = (struct event_sink){.emit = up_emit, .ctx = u};
+    u->router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
+    u->router.index = BUF_INIT((size_t)2 * PROXY_INDEX_MAX);
+}
+
 int up_main(const struct up_options *o)
 {
-    struct up u = {.o = o, .lock_fd = -1, .store_fd = -1, .ready_fd = -1, .control = {.admin_fd = -1}};
+    struct up u;
     struct err err;
-    u.reload.error = BUF_INIT(ERR_TEXT_MAX + 64);
-    u.sink = (struct event_sink){.emit = up_emit, .ctx = &u};
-    u.router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
-    u.router.index = BUF_INIT((size_t)2 * PROXY_INDEX_MAX);
+    init(&u, o);
     if (up_fleet_load(o->fleet_path, &u.of, &err) < 0) {
         fprintf(stderr, "berth %s: %s%s\n", o->router_only ? "route" : "up", err.text, err.code == -ENOENT ? "; 'berth init' writes one, -f FILE names another" : "");
         return 2;
@@ -355,4 +379,54 @@ int up_main(const struct up_options *o)
     }
     u.of = up_fleet_unref(u.of);
     return code;
+}
+
+/* What was there goes on; what should be there and is not is started. */
+static void go_on(struct up *u)
+{
+    struct err err;
+    u->phase = UP_SERVING;
+    up_resume_done(u);
+    up_record(u);
+    up_router_tell(u);
+    for (size_t i = 0; i < u->n_services; i++)
+        if (u->services[i]->start)
+            base_ignore(run_start(u->services[i]->run, NULL)); /* a failure is a state */
+    if (u->router.wanted && !u->router.workers)
+        up_router_start(u);
+    else if (u->router.wanted && up_router_replace(u, &err) < 0)
+        up_say(u, EVENT_ERROR, "router", "%s", err.text);
+    up_say(u, EVENT_INFO, "upgrade", "berth %s has taken over fleet '%s' (pid %d)", BERTH_VERSION, u->fleet->name, (int)getpid());
+    up_manager_tell(u, "READY=1\n");
+}
+
+int up_resume(const struct up_options *o, struct up_fleet *of, struct json *state)
+{
+    struct up u;
+    struct err err;
+    init(&u, o);
+    u.of = of;
+    u.fleet = of->f;
+    u.upgrade.state = state;
+    u.detached = o->background;
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)json_u64(json_get(json_root(state), "upgrades"), &u.upgrade.done);
+    (void)json_u64(json_get(json_root(state), "reloads"), &u.reload.done);
+    int rc = open_all(&u, &err);
+    (void)json_u64(json_get(json_root(state), "began_ms"), &u.began_ms);
+    if (rc == 0 && u.router.wanted)
+        rc = up_resume_router(&u, &err);
+    if (rc < 0) {
+        up_say(&u, EVENT_ERROR, "upgrade", "%s", err.text);
+        u.exit_code = 1;
+        up_resume_done(&u);
+    } else {
+        go_on(&u);
+        run_loop(&u);
+        if (u.detached)
+            up_say(&u, EVENT_INFO, "", "stopped");
+    }
+    release(&u);
+    u.of = up_fleet_unref(u.of);
+    return u.exit_code;
 }

@@ -7,7 +7,7 @@
  *   $RUN/<fleet>/pids           what to kill when a killed berth is started again
  *   $STATE/fleets/<fleet>/logs/SERVICE.log, router.log, berth.log (in the background)
  *
- * Control: POST /reload reads the fleet file again: 200 with what was done, 422 with what is wrong in it. GET /status; POST /down; POST /restart?service=NAME (all without it); POST /drain?service=NAME and /resume?service=NAME; each answers JSON. GET /metrics: the router's, as Prometheus text. GET /requests, GET /requests/ID, POST /requests/ID/cancel: what proxy_ask says.
+ * Control: POST /upgrade has the program at its own path take over, engines and streams go on. POST /reload reads the fleet file again: 200 with what was done, 422 with what is wrong in it. GET /status; POST /down; POST /restart?service=NAME (all without it); POST /drain?service=NAME and /resume?service=NAME; each answers JSON. GET /metrics: the router's, as Prometheus text. GET /requests, GET /requests/ID, POST /requests/ID/cancel: what proxy_ask says.
  * The admin listener (`router: admin:`, loopback) has the same but /down and /restart: whose process asks is not known there.
  */
 #pragma once
@@ -26,6 +26,9 @@ struct up_options {
 /* Brings the fleet up and serves it until it is told to stop (SIGINT, SIGTERM, POST /down). Progress and errors go to stderr. The value is the exit code: 0 stopped as asked, 1 failed, 2 unusable fleet file. Whatever happens, nothing is left running.
  * A second SIGINT or SIGTERM hurries. */
 int up_main(const struct up_options *o);
+
+/* The program that takes a running supervisor's place, with what that has written into a memfd. check_only: whether it could (0), else a line on standard error (1). */
+int up_resume_main(int state_fd, bool check_only);
 
 /* ---- talking to a running supervisor ----------------------------------------------------------------------- */
 

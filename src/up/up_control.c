@@ -5,6 +5,7 @@
  * its request out of it, and what it has begun goes on.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include "up_int.h"
@@ -316,6 +317,31 @@ static void on_reload(struct up *u, struct httpio_exchange *x, struct str query)
         answer_error(x, rc == -EAGAIN ? 409 : 422, err.text);
 }
 
+static void on_upgrade_time(void *ctx)
+{
+    struct up *u = ctx;
+    u->upgrade.wanted = true;
+    net_loop_stop(u->loop);
+}
+
+/* The answer is out before the exec, which the timer's turn waits for. */
+static void on_upgrade(struct up *u, struct httpio_exchange *x, struct str query)
+{
+    struct err err;
+    (void)query;
+    if (!u->upgrade.timer)
+        u->upgrade.timer = net_timer_new(u->loop, on_upgrade_time, u);
+    int rc = u->upgrade.timer ? up_upgrade_ask(u, &err) : err_nomem(&err);
+    if (rc < 0) {
+        answer_error(x, rc == -EAGAIN ? 409 : 422, err.text);
+        return;
+    }
+    base_autobuf struct buf b = BUF_INIT(64);
+    buf_addf(&b, "{\"upgrades\":%llu}", (unsigned long long)u->upgrade.done);
+    answer(x, 200, 0, &b);
+    net_timer_start(u->upgrade.timer, UP_UPGRADE_MS, 0);
+}
+
 static const struct route {
     const char *method, *path;
     void (*handle)(struct up *u, struct httpio_exchange *x, struct str query);
@@ -324,6 +350,7 @@ static const struct route {
     {"GET", "/status", on_status, true},   {"GET", "/metrics", on_metrics, true},   {"POST", "/drain", on_drain, true},
     {"POST", "/resume", on_resume, true},  {"POST", "/down", on_down, false},       {"POST", "/restart", on_restart, false},
     {"POST", "/reload", on_reload, false},
+    {"POST", "/upgrade", on_upgrade, false},
 };
 
 /* Whether a browser was not led here by another page: it names this place as one does that means it, an address or localhost, and any page that asks is ours. */
@@ -384,7 +411,7 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
     if (admin && up_web_request(u, x, head))
         return;
     base_autobuf struct buf text = BUF_INIT(1024);
-    buf_addf(&text, "there are GET /status, GET /metrics, GET /requests, GET /requests/ID, POST /requests/ID/cancel, POST /drain, POST /resume%s", admin ? "" : ", POST /reload, POST /restart and POST /down");
+    buf_addf(&text, "there are GET /status, GET /metrics, GET /requests, GET /requests/ID, POST /requests/ID/cancel, POST /drain, POST /resume%s", admin ? "" : ", POST /reload, POST /upgrade, POST /restart and POST /down");
     answer_error(x, 404, buf_status(&text) == 0 ? text.ptr : "not here");
 }
 
@@ -417,9 +444,14 @@ int up_control_open(struct up *u, struct err *err)
     struct net_addr a;
     if (net_addr_unix(u->paths.sock, &a) < 0)
         return err_set(err, -ENAMETOOLONG, "path '%s' is too long for a socket; set BERTH_RUN to a shorter folder", u->paths.sock);
-    int fd = net_listen_socket(&a, false, err);
+    int fd = u->upgrade.state ? up_resume_fd(u, "control_fd") : -1;
+    if (fd < 0)
+        fd = net_listen_socket(&a, false, err);
     if (fd < 0)
         return fd;
+    u->control.kept_fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (u->control.admin_fd >= 0)
+        u->control.kept_admin_fd = fcntl(u->control.admin_fd, F_DUPFD_CLOEXEC, 3);
     u->control.timer = net_timer_new(u->loop, on_late, u);
     u->control.server = u->control.timer ? httpio_server_new(u->loop, &limits, &ops, u) : NULL;
     if (!u->control.server) {
@@ -437,6 +469,8 @@ void up_control_close(struct up *u)
     /* Its exchanges end here, and each takes its request out of the list. */
     u->control.server = httpio_server_free(u->control.server);
     os_closep(&u->control.admin_fd);
+    os_closep(&u->control.kept_fd);
+    os_closep(&u->control.kept_admin_fd);
     up_web_close(u);
     if (u->loop)
         u->control.timer = net_timer_close(u->control.timer);

@@ -5,6 +5,7 @@
  *   up.c          phases: starting -> serving -> stopping, one callback for every change of a service
  *   up_prepare.c  all that is needed before anything is started: folders, lock, runtimes, ports
  *   up_reload.c   reading the fleet file again; services that come and go
+ *   up_upgrade.c  another build of berth takes over, by exec in place
  *   up_router.c   the router: what it is told and says, which worker serves, starting one again
  *   up_worker.c   one worker process: spawn, channel, end
  *   up_control.c  the control socket's server, rolling restarts
@@ -29,6 +30,7 @@
 #define UP_TRIM_MS 2000           /* between looks at the size of router.log */
 #define UP_TICK_MS 250            /* redraws what a start is doing */
 #define UP_STATS_MS 1000          /* how long a status waits for the router's numbers */
+#define UP_UPGRADE_MS 20          /* between the word that another program takes over and its start */
 #define UP_LEAVE_MS 3600000ull    /* how long a router that was replaced finishes what it has: longer than any answer takes */
 #define UP_BACKOFF_MIN_MS 100     /* before a router that ended is started again; doubles ... */
 #define UP_BACKOFF_MAX_MS 5000    /* ... up to here; back to the first once it ran this long */
@@ -68,6 +70,7 @@ struct up_service {
     const struct up_runtime *runtime;    /* of `service` */
     struct run_service *run;
     bool fresh;                          /* added by the reading that is being taken over */
+    bool start;                          /* taken over without a process that it should have */
     bool removed;                        /* the fleet file has it no more: it goes when it has stopped */
     bool drained; /* by request: the router gives it nothing new */
     uint64_t unreached; /* generation of which the router has said that it cannot be reached */
@@ -114,6 +117,7 @@ struct up_control {
     struct net_addr admin;      /* where the admin listener is; host "" without one */
     struct httpio_server *server;
     struct up_request *requests;
+    int kept_fd, kept_admin_fd; /* second descriptors of its listeners, for the next program; -1 */
     struct net_timer *timer; /* ends the wait for what the router says */
     bool waiting;            /* it runs */
     uint64_t serial;         /* of the last question to the router */
@@ -143,6 +147,14 @@ struct up_reload {
     struct net_timer *sweep; /* takes removed services out that have stopped */
 };
 
+/* Another build takes this one's place. */
+struct up_upgrade {
+    bool wanted;        /* as soon as the loop has stopped */
+    uint64_t done;      /* how often this fleet's supervisor was replaced */
+    struct json *state; /* what the one before handed over, while it is read; NULL */
+    struct net_timer *timer;
+};
+
 enum up_phase { UP_STARTING, UP_SERVING, UP_STOPPING };
 
 struct up {
@@ -169,6 +181,7 @@ struct up {
     struct up_web web;
     struct up_restart restart;
     struct up_reload reload;
+    struct up_upgrade upgrade;
 
     enum up_phase phase;
     bool services_stopping; /* the router is gone, engines are being stopped */
@@ -220,6 +233,20 @@ int up_reload(struct up *u, struct buf *out, struct err *err) BASE_MUST_USE;
 /* A service that was removed has stopped. */
 void up_reload_gone(struct up *u);
 void up_reload_release(struct up *u);
+
+/* ---- up_upgrade.c ---- */
+/* Tries whether the program at our path can take over. */
+int up_upgrade_ask(struct up *u, struct err *err) BASE_MUST_USE;
+/* Runs it in our place; comes back only when that failed, which is said. */
+void up_upgrade_exec(struct up *u);
+/* In the program that takes over: what was handed to it. A descriptor by its key, -1 none. */
+int up_resume_fd(const struct up *u, const char *key);
+size_t up_resume_sockets(struct up *u); /* into the router's; how many */
+int up_resume_service(struct up_service *s, struct err *err) BASE_MUST_USE;
+int up_resume_router(struct up *u, struct err *err) BASE_MUST_USE;
+void up_resume_done(struct up *u);
+/* up.c: goes on with it; owns of and state. The value is the exit code. */
+int up_resume(const struct up_options *o, struct up_fleet *of, struct json *state);
 
 /* ---- up_router.c ---- */
 void up_router_start(struct up *u);

@@ -29,6 +29,10 @@ static int make_folders(struct up *u, struct err *err)
 
 static int take_lock(struct up *u, struct err *err)
 {
+    if (u->upgrade.state) {
+        u->lock_fd = up_resume_fd(u, "lock_fd");
+        return u->lock_fd < 0 ? err_set(err, -EBADMSG, "the fleet's lock was not handed over") : 0;
+    }
     struct err why;
     int fd;
     /* A command that looks whether the fleet is up holds the lock for a moment. */
@@ -163,12 +167,14 @@ static int prepare_runtimes(struct up *u, struct err *err)
 {
     const struct fleet *f = u->fleet;
     int rc = 0;
-    for (size_t i = 0; rc == 0 && i < f->n_runtimes; i++)
+    for (size_t i = 0; rc == 0 && !u->upgrade.state && i < f->n_runtimes; i++)
         if (is_used(u, &f->runtimes[i]))
             rc = install(u, &f->runtimes[i], err);
     if (rc < 0)
         return rc;
-    u->store_fd = store_lock(u->store, false, true, err);
+    u->store_fd = u->upgrade.state ? up_resume_fd(u, "store_fd") : -1;
+    if (u->store_fd < 0)
+        u->store_fd = store_lock(u->store, false, true, err);
     if (u->store_fd < 0)
         return u->store_fd;
     for (size_t i = 0; rc == 0 && i < u->n_services; i++)
@@ -213,6 +219,9 @@ static int bind_router(struct up *u, struct err *err)
     int rc = proxy_tls_read(u->fleet, &u->router.pair, err);
     if (rc < 0)
         return rc;
+    u->router.n_listen = u->upgrade.state ? up_resume_sockets(u) : 0;
+    if (u->router.n_listen > 0)
+        return net_socket_addr(u->router.listen_fds[0], &u->router.addr);
     rc = os_sockets_passed(passed, &n, err);
     if (rc < 0)
         return rc;
@@ -236,6 +245,9 @@ static int bind_admin(struct up *u, struct err *err)
     struct net_addr a;
     if (!r->admin || !u->router.wanted)
         return 0;
+    u->control.admin_fd = u->upgrade.state ? up_resume_fd(u, "admin_fd") : -1;
+    if (u->control.admin_fd >= 0)
+        return net_socket_addr(u->control.admin_fd, &u->control.admin);
     int rc = net_addr_ip(r->admin, r->admin_port, &a);
     if (rc < 0)
         return err_set(err, rc, "address '%s' of the router's admin listener is no IP address", r->admin);
@@ -264,18 +276,18 @@ int up_prepare(struct up *u, struct err *err)
     int rc = make_folders(u, err);
     if (rc == 0)
         rc = take_lock(u, err);
-    if (rc == 0)
+    if (rc == 0 && !u->upgrade.state)
         rc = recover(u, err);
     if (rc == 0)
         rc = find_services(u, err);
     if (rc == 0)
         rc = store_open(&u->dirs, &u->store, err);
     /* Before the runtimes: nobody waits for an installation to hear of a missing model. */
-    if (rc == 0)
+    if (rc == 0 && !u->upgrade.state)
         rc = check_payloads(u, err);
     if (rc == 0)
         rc = prepare_runtimes(u, err);
-    if (rc == 0)
+    if (rc == 0 && !u->upgrade.state)
         rc = check_ports(u, err);
     if (rc == 0)
         rc = bind_router(u, err);

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A service's process, handed from a supervisor to the program that takes its place by exec: the same process number, so that the engine stays its child, and its pidfds, its log's
+ * pipe and what is counted go on. Only a service that is at rest, ready or without a process, can be handed over.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "run_int.h"
+
+int run_hand_over(const struct run_service *s, struct run_handover *ret)
+{
+    *ret = (struct run_handover){.pidfd = -1, .engine_pidfd = -1, .info_fd = -1, .log_fd = -1, .generation = s->generation, .restarts = s->restarts};
+    switch (s->state) {
+    case RUN_ABSENT:
+    case RUN_FAILED:
+        return 0;
+    case RUN_STARTING:
+        ret->start = true;
+        return run_alive(s) ? -EAGAIN : 0;
+    case RUN_READY:
+        break;
+    case RUN_LOADING:
+    case RUN_DRAINING:
+    case RUN_STOPPING:
+        return -EAGAIN;
+    }
+    ret->pid = s->proc.pid;
+    ret->pidfd = s->proc.pidfd;
+    ret->engine_pid = s->engine.pid;
+    ret->engine_pidfd = s->engine.pidfd;
+    ret->info_fd = s->info_fd;
+    ret->log_fd = s->log.pipe_fd;
+    ret->since_ms = s->since_ms;
+    ret->ready_ms = s->ready_ms;
+    ret->took_ms = s->took_ms;
+    return 0;
+}
+
+static int watch(struct run_service *s, int log_fd, struct err *err)
+{
+    int rc = run_log_open(s, err);
+    if (rc == 0 && log_fd >= 0)
+        rc = run_log_watch(s, log_fd, err);
+    if (rc == 0)
+        rc = net_watch_new(s->env->loop, s->proc.pidfd, run_on_end, s, &s->proc_watch, err);
+    if (rc == 0 && s->info_fd >= 0)
+        rc = net_watch_new(s->env->loop, s->info_fd, run_on_info, s, &s->info_watch, err);
+    return rc;
+}
+
+int run_take_over(struct run_service *s, const struct run_handover *h, struct err *err)
+{
+    s->generation = h->generation;
+    s->restarts = h->restarts;
+    if (h->pid <= 0)
+        return 0;
+    s->proc = (struct os_proc){.pid = h->pid, .pidfd = h->pidfd};
+    s->engine = (struct os_proc){.pid = h->engine_pid, .pidfd = h->engine_pidfd};
+    s->info_fd = h->info_fd;
+    s->since_ms = h->since_ms;
+    s->start_ms = h->ready_ms >= h->took_ms ? h->ready_ms - h->took_ms : 0;
+    s->ready_ms = h->ready_ms;
+    s->took_ms = h->took_ms;
+    s->was_ready = true;
+    s->target = (struct probe_target){.service = s->service, .paths = &s->paths, .addr = s->addr};
+    s->state = RUN_READY;
+    int rc = watch(s, h->log_fd, err);
+    if (rc == 0)
+        run_log_say(s, "another berth has taken over");
+    return rc;
+}

@@ -1,0 +1,112 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+#
+# Another build of berth takes over a fleet that is up: engines and streams go on.
+
+load common
+load life
+
+teardown() {
+	end_life
+	rm -rf "$scratch"
+}
+
+# A fleet run by a copy of berth that can be replaced.
+start_copy() { # SERVICE...
+	mkdir "$scratch/bin"
+	cp "$BERTH" "$scratch/bin/berth"
+	BERTH=$scratch/bin/berth
+	write_fleet "$@"
+	bring_up
+}
+
+# Another file in its place, as an installer makes it.
+replace_copy() { # FILE
+	cp "$1" "$scratch/bin/berth.new"
+	chmod 755 "$scratch/bin/berth.new"
+	mv "$scratch/bin/berth.new" "$scratch/bin/berth"
+}
+
+@test "another build takes over: the same supervisor and engine processes, another router, a stream across it" {
+	ports 1
+	original=$BERTH
+	start_copy "a: {runtime: sys, port: ${port[0]}, identity: /v1/models, command: [$aids/fake_engine, --port, '{port}', --name, a, --events, '100', --gap, '50']}"
+	engine=$(status_of '.services[0].pid')
+	worker=$(status_of .router.pid)
+	image=$(stat -Lc %i "/proc/$up_pid/exe")
+	stream a
+	replace_copy "$original"
+	run_split "$BERTH" upgrade -f "$fleet"
+	[ "$status" -eq 0 ]
+	[[ $errors == "fleet 'life' is run by berth "* ]]
+	wait_status .router.leaving 1
+	[ "$(status_of '.pid, .upgrades, .services[0].pid, .services[0].state, .services[0].starts' | tr '\n' ' ')" = "$up_pid 1 $engine ready 1 " ]
+	[ "$(stat -Lc %i "/proc/$up_pid/exe")" != "$image" ]
+	[ "$(status_of .router.pid)" != "$worker" ]
+	[ "$(status_of .router.url)" = "$url" ]
+	[ "$(curl -sS "$url/v1/models" | jq -r '.data[0].id')" = a ]
+	streamed 100
+	wait_status .router.leaving 0
+	# its engine is still its child: it sees the end and starts another one
+	kill -KILL "$engine"
+	wait_status '.services[0].restarts' 1
+	wait_status '.services[0].state' ready
+	run_split "$BERTH" upgrade -f "$fleet"
+	[ "$status" -eq 0 ]
+	[ "$(status_of .upgrades)" = 2 ]
+	"$BERTH" down -f "$fleet" 2>/dev/null
+	[ ! -e "$BERTH_RUN/life/control.sock" ]
+	[ ! -e "/proc/$engine" ]
+}
+
+@test "a program that cannot take over changes nothing" {
+	ports 1
+	start_copy "a: {runtime: sys, port: ${port[0]}, identity: /v1/models, command: [$aids/fake_engine, --port, '{port}', --name, a]}"
+	printf '#!/bin/sh\necho this is no berth >&2\nexit 3\n' >"$scratch/other"
+	cp "$BERTH" "$scratch/good"
+	replace_copy "$scratch/other"
+	run_split "$scratch/good" upgrade -f "$fleet"
+	[ "$status" -eq 1 ]
+	[ "$errors" = "berth upgrade: '$scratch/bin/berth' cannot take over: this is no berth; nothing has changed" ]
+	BERTH=$scratch/good
+	[ "$(status_of '.upgrades, .services[0].state' | tr '\n' ' ')" = "0 ready " ]
+	curl -sS "$url/v1/models" | grep -q '"a"'
+	# what is declared is not what runs
+	replace_copy "$scratch/good"
+	sed -i 's/--name, a/--name, b/' "$fleet"
+	run_split "$BERTH" upgrade -f "$fleet"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"service 'a' is not declared as it runs; 'berth reload' and 'berth restart' first; nothing has changed" ]]
+	[ "$(status_of .upgrades)" = 0 ]
+}
+
+@test "a router without services is replaced too" {
+	ports 1
+	mkdir "$scratch/bin"
+	cp "$BERTH" "$scratch/bin/berth"
+	BERTH=$scratch/bin/berth
+	write_fleet "a: {runtime: sys, port: ${port[0]}, command: ['true']}"
+	: >"$scratch/err"
+	"$BERTH" route -f "$fleet" >/dev/null 2>"$scratch/err" 3>&- &
+	up_pid=$!
+	wait_status .state up
+	url=$(status_of .router.url)
+	worker=$(status_of .router.pid)
+	run_split "$BERTH" upgrade -f "$fleet"
+	[ "$status" -eq 0 ]
+	[ "$(status_of .pid)" = "$up_pid" ]
+	wait_status .router.leaving 0
+	[ "$(status_of .router.pid)" != "$worker" ]
+	curl -sS "$url/v1/models" | grep -q '"a"'
+}
+
+@test "the state is refused when it is not understood" {
+	run_split "$BERTH" _up
+	[ "$status" -eq 2 ]
+	for text in '' '{}' '[' '{"version":2}'; do
+		# shellcheck disable=SC2016
+		run bash -c 'exec 9<<<"$2"; exec "$1" _up --check --state-fd 9' _ "$BERTH" "$text"
+		[ "$status" -eq 1 ]
+		[ -n "$output" ]
+	done
+}
