@@ -1,122 +1,101 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""What perf/router measures with: conversations, and a stream whose events carry the time at which they were sent.
+"""What perf/router measures with: conversations with real engines.
 
-router_load.py turns ADDRESS MODEL CLIENTS TURNS [header]   prompt tokens, share from cache, mean and longest time of a client, load of replicas
-router_load.py events PORT                                   serves a stream of 200 events, 5 ms apart
-router_load.py delay PORT...                                 median and largest delay of such a stream through each port
+router_load.py turns ADDRESS MODEL [header] [kill PID]   16 closed-loop clients without think time, 6 turns, one scaffold of 800 tokens, 200 more each turn, 8 tokens of answer; with `kill` an engine is killed after half of the answers:
+                                                        "PROMPT_TOKENS CACHED_% MEAN_S LONGEST_CLIENT/MEAN LONGEST_ANSWER/MEAN BUSIER/MEAN FAILED"
+router_load.py adversary ADDRESS MODEL                   64 conversations of one turn behind one scaffold of 1,600 tokens, four at a time: the same line
 """
 import http.client
 import json
+import os
 import random
-import socketserver
+import signal
 import statistics
 import sys
 import threading
 import time
 
-EVENTS = 200
 WORDS = "river stone cloud tree lamp paper north seven quiet copper slow garden".split()
-SCAFFOLD_WORDS, TURN_WORDS = 40, 8  # about 200 and 45 tokens of the tiny model
+WORD_TOKENS = 5.75  # a word and its space, of the tiny model, which has a token for each byte
+MAX_TOKENS = 8
 
 
-def words(seed, n):
+def words(seed, tokens):
     r = random.Random(seed)
-    return " ".join(r.choice(WORDS) for _ in range(n))
+    return " ".join(r.choice(WORDS) for _ in range(round(tokens / WORD_TOKENS)))
 
 
-class Turns:
+class Load:
     """Closed loop without think time: each client asks its next turn as soon as it has the answer to the last."""
 
-    def __init__(self, address, model, clients, turns, header):
-        self.address, self.model, self.turns, self.header = address, model, turns, header
+    def __init__(self, address, model, clients, conversations, turns, scaffold, header=False, kill=0):
+        self.address, self.model, self.turns, self.header, self.kill = address, model, turns, header, kill
+        self.clients, self.conversations = clients, conversations
+        self.scaffold = words("scaffold", scaffold)
         self.lock = threading.Lock()
-        self.prompt = self.cached = self.failed = 0
-        self.replicas = {}
-        self.waits, self.seconds = [], []
-        self.threads = [threading.Thread(target=self.client, args=(i,)) for i in range(clients)]
+        self.next = self.prompt = self.cached = self.failed = self.answers = 0
+        self.replicas, self.waits, self.seconds = {}, [], []
 
-    def client(self, number):
-        connection = http.client.HTTPConnection(self.address, timeout=300)
-        messages = [{"role": "system", "content": words("scaffold", SCAFFOLD_WORDS)}]
+    def take(self):
+        with self.lock:
+            self.next += 1
+            return self.next - 1 if self.next <= self.conversations else None
+
+    def count(self, response, answer, waited):
+        with self.lock:
+            self.waits.append(waited)
+            self.answers += 1
+            if self.kill and self.answers == self.conversations * self.turns // 2:
+                os.kill(self.kill, signal.SIGKILL)
+            if response.status != 200:
+                self.failed += 1
+                print(response.status, answer, file=sys.stderr)
+                return False
+            self.prompt += answer["timings"]["prompt_n"] + answer["timings"]["cache_n"]
+            self.cached += answer["timings"]["cache_n"]
+            name = response.getheader("X-Berth-Replica", "?")
+            self.replicas[name] = self.replicas.get(name, 0) + 1
+            return True
+
+    def converse(self, connection, number):
+        messages = [{"role": "system", "content": self.scaffold}]
         headers = {"Content-Type": "application/json"}
         if self.header:
             headers["X-Session-Id"] = f"conversation-{number}"
-        began = time.monotonic()
         for turn in range(self.turns):
-            messages.append({"role": "user", "content": words(f"{number} {turn}", TURN_WORDS)})
+            # what is new in a prompt: the last answer, this question, and the template's marks
+            messages.append({"role": "user", "content": words(f"{number} {turn}", 200 - (MAX_TOKENS + 20 if turn else 20))})
             sent = time.monotonic()
-            connection.request("POST", "/v1/chat/completions", json.dumps({"model": self.model, "max_tokens": 8, "temperature": 0, "messages": messages}), headers)
+            connection.request("POST", "/v1/chat/completions", json.dumps({"model": self.model, "max_tokens": MAX_TOKENS, "temperature": 0, "messages": messages}), headers)
             response = connection.getresponse()
             answer = json.loads(response.read())
-            with self.lock:
-                self.waits.append(time.monotonic() - sent)
-                if response.status != 200:
-                    self.failed += 1
-                    print(response.status, answer, file=sys.stderr)
-                    continue
-                self.prompt += answer["timings"]["prompt_n"] + answer["timings"]["cache_n"]
-                self.cached += answer["timings"]["cache_n"]
-                name = response.getheader("X-Berth-Replica", "?")
-                self.replicas[name] = self.replicas.get(name, 0) + 1
-            messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
+            if self.count(response, answer, time.monotonic() - sent):
+                messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
+
+    def client(self):
+        connection, began = http.client.HTTPConnection(self.address, timeout=300), time.monotonic()
+        while (number := self.take()) is not None:
+            self.converse(connection, number)
         with self.lock:
             self.seconds.append(time.monotonic() - began)
 
     def run(self):
-        for t in self.threads:
+        threads = [threading.Thread(target=self.client) for _ in range(self.clients)]
+        for t in threads:
             t.start()
-        for t in self.threads:
+        for t in threads:
             t.join()
-        mean = statistics.mean(self.seconds)
+        mean, wait = statistics.mean(self.seconds), statistics.mean(self.waits)
         load = max(self.replicas.values()) * len(self.replicas) / sum(self.replicas.values())
-        print(f"{self.prompt} {100 * self.cached / self.prompt:.1f} {mean:.2f} {max(self.seconds) / mean:.2f} {load:.2f} {self.failed}")
+        print(f"{self.prompt} {100 * self.cached / self.prompt:.1f} {mean:.2f} {max(self.seconds) / mean:.2f} {max(self.waits) / wait:.2f} {load:.2f} {self.failed}")
 
 
-class Events(socketserver.StreamRequestHandler):
-    def handle(self):
-        while True:
-            line = self.rfile.readline()
-            if not line:
-                return
-            length = 0
-            while (field := self.rfile.readline()) not in (b"\r\n", b""):
-                if field.lower().startswith(b"content-length:"):
-                    length = int(field.split(b":")[1])
-            self.rfile.read(length)
-            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-            for _ in range(EVENTS):
-                time.sleep(0.005)
-                event = f'data: {{"at":{time.monotonic_ns()}}}\n\n'.encode()
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
-            self.wfile.write(b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
-
-
-class Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = daemon_threads = True
-
-
-def delay(port):
-    connection = http.client.HTTPConnection(f"127.0.0.1:{port}", timeout=60)
-    connection.request("POST", "/v1/chat/completions", '{"model":"m","stream":true}')
-    response, delays, reads, rest = connection.getresponse(), [], 0, b""
-    while data := response.read1(65536):
-        now = time.monotonic_ns()
-        reads += 1
-        rest += data
-        *events, rest = rest.split(b"\n\n")
-        delays += [now - json.loads(e[6:])["at"] for e in events if b'"at"' in e]
-    print(f"{port} {statistics.median(delays) / 1e6:.3f} {max(delays) / 1e6:.3f} {reads}")
-
-
-def main(what, *args):
+def main(what, address, model, *args):
     if what == "turns":
-        Turns(args[0], args[1], int(args[2]), int(args[3]), args[4:] == ("header",)).run()
-    elif what == "events":
-        Server(("127.0.0.1", int(args[0])), Events).serve_forever()
-    elif what == "delay":
-        for port in args:
-            delay(port)
+        Load(address, model, 16, 16, 6, 800, "header" in args, int(args[args.index("kill") + 1]) if "kill" in args else 0).run()
+    elif what == "adversary":
+        Load(address, model, 4, 64, 1, 1600).run()
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ int memory_load(struct affinity *a, struct str text, const struct memory_replica
 #define SCHED_SUSPECT_MS 1000         /* how long a replica that failed is left alone; doubles with each failure ... */
 #define SCHED_SUSPECT_MAX_MS 30000    /* ... up to this */
 #define SCHED_HOLD_MAX_MS 250         /* a freed slot waits so long at most for its conversation's next turn */
-#define SCHED_STARVED_TURNS 32        /* who has waited this many mean service times is not passed by continuing conversations */
+#define SCHED_STARVED_TURNS 8         /* who has waited this many mean service times is not passed by continuing conversations */
 #define SCHED_TPS_GUESS 500.0         /* prompt tokens a second, until a replica has told */
 #define SCHED_WEIGHED_MAX 8           /* candidates that a ticket remembers of its choice */
 
