@@ -1,0 +1,142 @@
+# shellcheck shell=bash disable=SC2154
+# SPDX-License-Identifier: MIT
+#
+# Part of perf/router: nginx, haproxy and berth in front of the same backend.
+
+nginx_conf() { # nginx_conf NAME SERVER-BLOCK
+	mkdir -p "$scratch/$1"
+	cat >"$scratch/$1/conf" <<-EOT
+		daemon off; worker_processes 1; pid $scratch/$1/pid; error_log stderr crit;
+		events { worker_connections 4000; }
+		http { access_log off; keepalive_requests 10000000; client_body_temp_path $scratch/$1; proxy_temp_path $scratch/$1; fastcgi_temp_path $scratch/$1;
+		uwsgi_temp_path $scratch/$1; scgi_temp_path $scratch/$1; $2 }
+	EOT
+	echo "$scratch/$1/conf"
+}
+
+berth_before() { # berth_before BACKEND PORT
+	cat >"$scratch/berth$2.yaml" <<-EOT
+		version: 1
+		name: perf$2
+		runtimes:
+		  other: {engine: generic, source: system}
+		services:
+		  m: {runtime: other, port: $1, command: ["true"]}
+		router: {listen: "127.0.0.1:$2"}
+	EOT
+	taskset -c $proxy_core "$berth" route -f "$scratch/berth$2.yaml" >/dev/null 2>>"$scratch/out" &
+	pids+=($!)
+}
+
+proxies() { # proxies BACKEND NGINX HAPROXY BERTH
+	local conf
+	conf=$(nginx_conf "nginx$2" "upstream b { server 127.0.0.1:$1; keepalive 64; keepalive_requests 10000000; } server { listen 127.0.0.1:$2; location / { proxy_pass http://b; proxy_http_version 1.1; proxy_set_header Connection \"\"; ${buffering:-} } }")
+	start $proxy_core nginx -e stderr -c "$conf"
+	cat >"$scratch/haproxy$3" <<-EOT
+		global
+		  nbthread 1
+		  maxconn 2000
+		defaults
+		  mode http
+		  timeout connect 5s
+		  timeout client 60s
+		  timeout server 60s
+		  option http-no-delay
+		  http-reuse always
+		frontend f
+		  bind 127.0.0.1:$3
+		  default_backend b
+		backend b
+		  server s 127.0.0.1:$1
+	EOT
+	start $proxy_core haproxy -f "$scratch/haproxy$3"
+	berth_before "$1" "$4"
+	for p in "$2" "$3" "$4"; do listens "$p"; done
+}
+
+requests() { # requests PORT PATH -> requests a second and median
+	taskset -c "$other_core" wrk -t1 -c32 -d"${seconds}s" --latency "http://127.0.0.1:$1/$2" | awk '/Requests\/sec/ { r = $2 } / 50%/ { l = $2 } /Non-2xx/ { r = 0 } END { print r, l }'
+}
+
+throughput() {
+	mkdir -p "$scratch/www"
+	head -c 2048 /dev/zero >"$scratch/www/2k"
+	head -c 65536 /dev/zero >"$scratch/www/64k"
+	head -c 1048576 /dev/zero >"$scratch/www/1024k"
+	start "$other_core" nginx -e stderr -c "$(nginx_conf back "sendfile on; server { listen 127.0.0.1:$p_back; root $scratch/www; open_file_cache max=10; }")"
+	listens "$p_back"
+	proxies "$p_back" "$p_nginx" "$p_haproxy" "$p_berth"
+	printf '%-10s %12s %12s\n' body proxy requests/s
+	local size port name rate median
+	declare -A got
+	for size in 2k 64k 1024k; do
+		for name in direct nginx haproxy berth; do
+			port=p_$name
+			[ $name != direct ] || port=p_back
+			read -r rate median < <(requests "${!port}" $size)
+			got[$size$name]=$rate
+			printf '%-10s %12s %12.0f   p50 %s\n' $size $name "$rate" "$median"
+		done
+	done
+	ratio() { awk -v a="${got[$1]}" -v b="${got[$2]}" 'BEGIN { printf "%.2f", (b > 0 ? a / b : 0) }'; }
+	promise "2 KB, times nginx" "$(ratio 2kberth 2knginx)" ">=" 1.0
+	promise "2 KB, times haproxy" "$(ratio 2kberth 2khaproxy)" ">=" 1.7
+	promise "64 KB, times nginx" "$(ratio 64kberth 64knginx)" ">=" 1.0
+	promise "64 KB, times haproxy" "$(ratio 64kberth 64khaproxy)" ">=" 1.0
+	echo "1024 KB: $(ratio 1024kberth 1024knginx) times nginx, $(ratio 1024kberth 1024khaproxy) times haproxy"
+}
+
+# ---- streams ------------------------------------------------------------------------------------------------------
+
+events() {
+	start "$other_core" "$streams" serve "$p_events" 20000 100
+	listens "$p_events"
+	buffering="proxy_buffering off;" proxies "$p_events" "$p_nginx_e" "$p_haproxy_e" "$p_berth_e"
+	printf '%-10s %10s %10s %10s %8s %8s %7s\n' '200 streams' 'median ms' '99 % ms' 'most ms' events reads broken
+	local name port got
+	declare -A median most
+	for name in direct nginx haproxy berth; do
+		port=p_${name}_e
+		[ $name != direct ] || port=p_events
+		read -ra got < <(taskset -c "$other_core" "$streams" watch "${!port}" 200)
+		printf '%-11s %10s %10s %10s %8s %8s %7s\n' $name "${got[@]}"
+		median[$name]=${got[0]} most[$name]=${got[2]}
+		[ $name != berth ] || promise "events for each read, of 200 streams" "$(awk -v a="${got[3]}" -v b="${got[4]}" 'BEGIN { printf "%.2f", a / b }')" "<=" 1.1
+	done
+	promise "median delay added, ms" "$(awk -v a="${median[berth]}" -v b="${median[direct]}" 'BEGIN { printf "%.3f", a - b }')" "<=" 0.1
+	promise "largest delay added, ms" "$(awk -v a="${most[berth]}" -v b="${most[direct]}" 'BEGIN { printf "%.3f", a - b }')" "<=" 2
+}
+
+rss() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; }
+descriptors() { find "/proc/$1/fd" -mindepth 1 | wc -l; }
+
+memory() {
+	local n base before held after worker line
+	start "$other_core" "$streams" serve "$p_hold" 5000000 0
+	listens "$p_hold"
+	berth_before "$p_hold" "$p_held"
+	listens "$p_held"
+	worker=$(pgrep -P "${pids[-1]}" | head -1) # the one that serves
+	worker=${worker:-${pids[-1]}}
+	base=$(rss "$worker") before=$(descriptors "$worker")
+	printf '%-8s %10s %10s %10s %12s %12s\n' streams 'KiB each' 'rss KiB' 'after KiB' descriptors after
+	for n in 1000 4000 8000; do
+		coproc HOLD { taskset -c "$other_core" "$streams" hold "$p_held" "$n" 2>>"$scratch/out"; }
+		line=
+		read -r -t 120 line <&"${HOLD[0]}" || true
+		[ "$line" = "open $n" ] || { promise "streams that open, of $n" 0 ">=" "$n"; return; }
+		held=$(rss "$worker")
+		line=$(descriptors "$worker")
+		eval "exec ${HOLD[1]}>&-"
+		wait "$HOLD_PID" 2>/dev/null || true
+		for _ in $(seq 100); do
+			[ "$(descriptors "$worker")" -gt "$before" ] || break
+			sleep 0.1
+		done
+		after=$(rss "$worker")
+		printf '%-8s %10s %10s %10s %12s %12s\n' "$n" "$(awk -v a="$held" -v b="$base" -v n="$n" 'BEGIN { printf "%.1f", (a - b) / n }')" "$held" "$after" "$line" "$(descriptors "$worker")"
+		promise "KiB for each of $n streams" "$(awk -v a="$held" -v b="$base" -v n="$n" 'BEGIN { printf "%.1f", (a - b) / n }')" "<=" 30
+		promise "descriptors more than before, after $n streams" "$(($(descriptors "$worker") - before))" "<=" 0
+		promise "memory more than before, KiB, after $n streams" "$((after - base))" "<=" 4096
+	done
+}
