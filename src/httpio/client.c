@@ -195,6 +195,7 @@ static bool retry(struct httpio_call *k)
     if (!l->reused || k->lost || k->got_byte) /* a fresh link is not reused: there is one second try */
         return false;
     k->to = NULL;
+    k->repeated = true;
     l->call = NULL;
     httpio_link_kill(l);
     if (start(k, false, (struct str){k->body, k->body_len}, &err) < 0)
@@ -417,7 +418,7 @@ void httpio_call_data(struct httpio_link *l, struct str data)
 void httpio_call_connected(struct httpio_link *l, int status)
 {
     if (status < 0)
-        fail(l->call, HTTPIO_CONNECT, strerror(-status));
+        fail(l->call, l->call->repeated ? HTTPIO_RESET : HTTPIO_CONNECT, strerror(-status)); /* who had it and is gone then did not refuse it */
     else
         l->call->connect_due = UINT64_MAX;
 }

@@ -55,6 +55,7 @@ struct httpio_call {
     bool chunked;
     bool body_follows;
     bool request_done; /* the request is complete */
+    bool repeated;     /* over a fresh link, after a kept one had it */
     bool lost;         /* the request's bytes are not at hand any more: no second try */
     bool got_byte;     /* of a response */
     bool head_seen;

@@ -92,7 +92,7 @@ struct httpio_client_options {
 
 enum httpio_failure {
     HTTPIO_CONNECT,   /* refused, unreachable, connect timed out */
-    HTTPIO_RESET,     /* broken before the first byte of a response; on a reused connection the call has already been tried again on a fresh one if no body byte was lost */
+    HTTPIO_RESET,     /* broken before the first byte of a response; on a reused connection the call has already been tried again on a fresh one if no body byte was lost, which may have been refused then */
     HTTPIO_CUT,       /* broken or ended in the middle of a response */
     HTTPIO_TIMEOUT,   /* the call's own limit */
     HTTPIO_MALFORMED, /* the response cannot be parsed */

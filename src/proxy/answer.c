@@ -47,7 +47,7 @@ static size_t own_fields(const struct proxy_request *r, bool replica, struct own
     if (!replica)
         return n;
     snprintf(o->attempts, sizeof o->attempts, "%u", r->attempts);
-    snprintf(o->queue, sizeof o->queue, "%llu", (unsigned long long)(t->started_ms - t->entered_ms));
+    snprintf(o->queue, sizeof o->queue, "%llu", (unsigned long long)sched_waited_ms(t));
     out[n++] = HTTPIO_FIELD(STR("X-Berth-Replica"), str_of(r->last));
     out[n++] = HTTPIO_FIELD(STR("X-Berth-Decision"), str_of(sched_decision_name(t->decision)));
     out[n++] = HTTPIO_FIELD(STR("X-Berth-Attempts"), str_of(o->attempts));
@@ -89,7 +89,8 @@ static int begin_stream(struct proxy_request *r)
 
 void proxy_answer_heartbeat(struct proxy_request *r)
 {
-    if ((r->head && !r->events) || (r->content && !http_sse_between(&r->sse)))
+    const struct proxy_request *of = r->leader ? r->leader : r; /* whose answer it is */
+    if ((of->head && !of->events) || (of->content && !http_sse_between(&of->sse)))
         return;
     if (!begun(r) && begin_stream(r) < 0)
         return;
@@ -102,11 +103,38 @@ void proxy_answer_heartbeat(struct proxy_request *r)
 
 static void send(struct proxy_request *r, struct str data)
 {
+    bool full = httpio_send(r->x, data);
     r->sent_ms = net_loop_now_ms(r->lane->loop);
-    if (httpio_send(r->x, data) && r->call) {
-        r->paused = true;
-        httpio_call_read(r->call, false);
+    r->paused = r->paused || full;
+    for (struct proxy_request *f = r->followers; f; f = f->next_follower) {
+        bool slow = httpio_send(f->x, data);
+        f->sent_ms = r->sent_ms;
+        f->paused = f->paused || slow;
+        full = full || slow;
     }
+    if (full && r->call)
+        httpio_call_read(r->call, false);
+}
+
+/* One that joined gets the answer's head too. */
+static void commit_follower(struct proxy_request *f, const struct proxy_request *r, int64_t length)
+{
+    struct http_field fields[HTTP_FIELDS_MAX + OWN_FIELDS];
+    struct own_fields own;
+    f->last = r->last;
+    f->attempts = r->attempts;
+    if (!begun(f)) {
+        size_t n = response_fields(f, r->head, &own, fields);
+        if (httpio_begin(f->x, r->head->status, fields, n, length) < 0) {
+            proxy_join_leave(f);
+            httpio_abort(f->x);
+            return;
+        }
+        f->status = r->head->status;
+    }
+    f->passing = f->content = true;
+    f->content_ms = net_loop_now_ms(f->lane->loop);
+    see_phase(f->proxy->see, f->page, SEE_DECODE, f->content_ms);
 }
 
 /* From here on the answer is this replica's. length: of all of it, or -1. False when it cannot be passed on; the request may be gone then. */
@@ -132,10 +160,27 @@ static bool commit(struct proxy_request *r, int64_t length)
     metrics_observe(PROXY_M(p, PROXY_M_FIRST_BYTE, r->endpoint->name, r->last), (double)(r->content_ms - r->since_ms) / 1000);
     if (r->head->status < 500)
         proxy_forward_proved(r);
+    proxy_join_close(r);
+    for (struct proxy_request *f = r->followers, *next; f; f = next) {
+        next = f->next_follower;
+        commit_follower(f, r, length);
+    }
     if (!r->sending) /* nobody else will get it */
         proxy_request_drop_body(r);
     send(r, buf_str(&r->held));
     return true;
+}
+
+/* Ends a client's answer as one that is not whole, with that event when there is one. */
+static void cut(struct proxy_request *r, struct str event)
+{
+    r->cut = true;
+    if (!event.len) {
+        httpio_abort(r->x);
+        return;
+    }
+    (void)httpio_send(r->x, event);
+    httpio_cut(r->x);
 }
 
 /* The answer ends here, and is not whole; its call is over. The request may be gone when it returns. */
@@ -143,14 +188,13 @@ static void end_early(struct proxy_request *r, enum sched_result result, unsigne
 {
     base_autobuf struct buf event = BUF_INIT(8192);
     struct proxy_lane *lane = r->lane;
+    struct proxy_request *f;
     proxy_forward_leave(r, result);
-    r->cut = true;
-    if (r->events && http_sse_between(&r->sse) && text.len && dialect_error_event(r->dialect, status, text, &event) == 0) {
-        (void)httpio_send(r->x, buf_str(&event));
-        httpio_cut(r->x);
-    } else {
-        httpio_abort(r->x);
-    }
+    proxy_join_leave(r);
+    bool told = r->events && http_sse_between(&r->sse) && text.len && dialect_error_event(r->dialect, status, text, &event) == 0;
+    while ((f = proxy_join_take(r)))
+        cut(f, told ? buf_str(&event) : (struct str){0});
+    cut(r, told ? buf_str(&event) : (struct str){0});
     proxy_pump(lane);
 }
 
@@ -310,10 +354,14 @@ static void on_end(void *ctx)
         return;
     }
     proxy_forward_leave(r, SCHED_OK);
-    if (refused)
+    if (refused) {
         end_in_stream(r);
-    else
+    } else {
+        struct proxy_request *f;
+        while ((f = proxy_join_take(r)))
+            httpio_end(f->x);
         httpio_end(r->x);
+    }
     proxy_pump(lane);
 }
 
@@ -324,8 +372,13 @@ static void on_fail(void *ctx, enum httpio_failure f, const char *text)
     struct proxy_lane *lane = r->lane;
     r->call = NULL;
     r->sending = false;
+    r->deaths += f == HTTPIO_RESET || f == HTTPIO_CUT;
     if (r->content) {
         break_off(r, httpio_failure_text(f));
+    } else if (r->ticket.leased && r->deaths >= PROXY_DEATHS_MAX && proxy_forward_another(r)) {
+        proxy_forward_leave(r, SCHED_FAILED);
+        proxy_request_fail(r, 502, "%u replicas of '%s' broke off while they had this request; the last, '%s': %s", r->deaths, r->endpoint->name, r->last, text);
+        proxy_pump(lane);
     } else if (r->ticket.leased || f == HTTPIO_CONNECT || f == HTTPIO_RESET) {
         proxy_forward_failed(r, reasons[f], text, true);
     } else { /* a call of unknown effect that was perhaps carried out */

@@ -242,7 +242,11 @@ void proxy_forward(struct proxy_request *r)
     }
     if (r->stream)
         proxy_stream_add(r);
-    enter(r);
+    proxy_join_identify(r);
+    if (proxy_join(r))
+        see_phase(r->proxy->see, r->page, SEE_QUEUE, r->sent_ms);
+    else
+        enter(r);
 }
 
 static void give_up(struct proxy_request *r, bool expired)
@@ -316,7 +320,9 @@ void proxy_forward_failed(struct proxy_request *r, const char *reason, const cha
 void proxy_forward_drained(struct proxy_request *r)
 {
     r->paused = false;
+    if (r->leader)
+        r = r->leader;
     r->byte_ms = net_loop_now_ms(r->lane->loop);
-    if (r->call)
+    if (r->call && !proxy_join_full(r))
         httpio_call_read(r->call, true);
 }

@@ -264,7 +264,7 @@ static void on_tick(void *ctx)
     proxy_log_flush(l);
     for (struct proxy_request *r = l->streams; r;) {
         struct proxy_request *following = r->next_stream;
-        if (r->call && !r->paused && r->target.pins && now - r->byte_ms >= p->hang_ms) {
+        if (r->call && !proxy_join_full(r) && r->target.pins && now - r->byte_ms >= p->hang_ms) {
             proxy_answer_hang(r);
             break; /* the list is another one: the rest has its turn at the next tick */
         }

@@ -195,7 +195,7 @@ static void write_line(struct proxy_request *r, unsigned code)
     json_out_u64(o, "attempts", r->attempts);
     json_out_u64(o, "status", code);
     json_out_bool(o, "cut", r->cut);
-    json_out_u64(o, "queue_ms", r->ticket.started_ms > r->ticket.entered_ms ? r->ticket.started_ms - r->ticket.entered_ms : 0);
+    json_out_u64(o, "queue_ms", sched_waited_ms(&r->ticket));
     json_out_u64(o, "first_ms", r->content_ms ? r->content_ms - r->since_ms : 0);
     json_out_u64(o, "ms", net_loop_now_ms(l->loop) - r->since_ms);
     if (r->usage.known) {

@@ -161,7 +161,7 @@ struct sched_replica {
     struct sched_slot *slots; /* n_slots of them when it pins */
 };
 
-enum sched_decision { SCHED_COLD, SCHED_AFFINE, SCHED_OVERFLOW, SCHED_TURN, SCHED_LEAST, SCHED_HASH, SCHED_RETRY, SCHED_N_DECISIONS };
+enum sched_decision { SCHED_COLD, SCHED_AFFINE, SCHED_OVERFLOW, SCHED_TURN, SCHED_LEAST, SCHED_HASH, SCHED_RETRY, SCHED_JOINED, SCHED_N_DECISIONS };
 const char *sched_decision_name(enum sched_decision d);
 
 enum sched_state { SCHED_OUT, SCHED_WAITING, SCHED_RUNNING };
@@ -199,6 +199,7 @@ struct sched_ticket {
     uint64_t continues;            /* key of the conversation's last turn, wherever it was; 0 none */
     uint64_t predicted;            /* tokens that should come from its cache */
     uint64_t entered_ms, started_ms, rank;
+    uint64_t waited_ms; /* before earlier replicas */
     struct sched_weighed weighed[SCHED_WEIGHED_MAX]; /* the chosen one first */
     size_t n_weighed;
     struct sched_ticket *next, *before;
@@ -232,6 +233,11 @@ uint64_t sched_due(const struct sched *s);
 /* Its replica answers: what it was blamed for is forgiven, and it gets more at once. */
 void sched_proved(const struct sched_ticket *t);
 /* A running one is over, or a waiting one leaves. Harmless when out. */
+/* All that a ticket which was handed out has waited, before each replica that it had. */
+static inline uint64_t sched_waited_ms(const struct sched_ticket *t)
+{
+    return t->waited_ms + (t->started_ms > t->entered_ms ? t->started_ms - t->entered_ms : 0);
+}
 void sched_leave(struct sched *s, struct sched_ticket *t, const struct sched_outcome *o, uint64_t now_ms);
 size_t sched_waiting(const struct sched *s);
 /* The waiting ones, first to last along their `next`; NULL: none. */

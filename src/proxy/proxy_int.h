@@ -9,6 +9,7 @@
  *   request.c  a request from its head to its end: reading, own answers, errors
  *   own.c      what the router answers itself
  *   forward.c  the call to a replica: queue, sending, sending again
+ *   join.c     the same turn asked twice
  *   answer.c   what comes back: held until it is sure, then passed on
  *   dialect.c  what the APIs call an event, an error, a sign of life
  *   place_int.h has the parts that choose
@@ -46,6 +47,9 @@
 #define PROXY_HEARTBEAT_MS 8000         /* silence on a stream after which a sign of life is sent: clients give up at 15 s */
 #define PROXY_HANG_MS 95000             /* llama-server says something on a stream every 30 s, whatever it works on; who does not for so long hangs */
 #define PROXY_LOG_FLUSH 32768
+#define PROXY_RUNNING 256               /* places of a table of requests under way */
+#define PROXY_JOIN_MAX 4194304          /* bytes of a body that is compared with others */
+#define PROXY_DEATHS_MAX 2              /* replicas that one request may see die before its answer: it may be what kills them */
 #define PROXY_RETRY_AFTER "2"           /* seconds until a client should ask again, when nothing is ready */
 #define PROXY_SERIES_MAX 8192           /* endpoints x replicas x status codes, with room */
 #define PROXY_FAILED_MAX 256            /* of what is said about a replica that failed */
@@ -176,6 +180,7 @@ struct proxy_lane {
     struct buf log;                /* lines that are not written yet */
     struct place_identity id;      /* scratch: large, and read where it was made */
     bool drained;                  /* lock; nothing of it is left */
+    struct proxy_request *running[PROXY_RUNNING]; /* those that the same one may join, by hash */
     struct proxy_request *handed;  /* lock; whose turn other lanes found, in no order */
     /* lock: what the owner waits for */
     void (*order)(struct proxy_lane *l, void *arg);
@@ -250,7 +255,11 @@ struct proxy_request {
     struct sched_replica **candidates;
     uint64_t *chain;
     const char *last;            /* name of the last replica that had it; NULL */
-    unsigned attempts;
+    unsigned attempts, deaths;   /* deaths: of them, how often the replica was gone after it had the request */
+    uint64_t same[2];            /* tells the same request from others; 0: it joins nobody */
+    struct proxy_request *next_same, **at_same; /* in lane->running */
+    struct proxy_request *leader;               /* whose answer it gets too; NULL: its own */
+    struct proxy_request *followers, *next_follower;
     struct str parts[5];         /* of the body as this replica gets it */
     char *quoted;                /* the model's name there */
     char slot[32];
@@ -317,6 +326,22 @@ void proxy_forward_proved(struct proxy_request *r);
 /* Gives the lease, or the place in the queue, back. */
 void proxy_forward_leave(struct proxy_request *r, enum sched_result result);
 void proxy_forward_send(struct proxy_request *r); /* more of a large body */
+
+/* ---- join.c ---------------------------------------------------------------------------------------------------- */
+
+/* What it would have to have in common with another one to join it. */
+void proxy_join_identify(struct proxy_request *r);
+/* True: it gets the answer of one that runs. False: others may join it until proxy_join_close. */
+bool proxy_join(struct proxy_request *r);
+void proxy_join_close(struct proxy_request *r);
+/* A follower goes away. Harmless for others. */
+void proxy_join_leave(struct proxy_request *r);
+/* The next follower, which is none any more; NULL: there is none. */
+struct proxy_request *proxy_join_take(struct proxy_request *leader);
+/* Whether a client of this answer has more than it takes. */
+bool proxy_join_full(const struct proxy_request *leader);
+/* The client has left: the next one's takes its place, and what is left of that request is to be freed. NULL: there is none. */
+struct proxy_request *proxy_join_succeed(struct proxy_request *r);
 
 /* ---- answer.c --------------------------------------------------------------------------------------------------- */
 

@@ -59,10 +59,15 @@ void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fm
 {
     base_autobuf struct buf message = BUF_INIT(65536);
     bool begun = r->status != 0;
+    struct proxy_request *f;
     va_list ap;
     va_start(ap, fmt);
     buf_addv(&message, fmt, ap);
     va_end(ap);
+    proxy_join_close(r);
+    proxy_join_leave(r);
+    while ((f = proxy_join_take(r)))
+        proxy_request_fail(f, status, "%s", buf_status(&message) < 0 ? "out of memory" : message.ptr);
     proxy_request_drop_body(r);
     if (!begun)
         r->status = status;
@@ -221,6 +226,15 @@ static void list_known(const struct proxy_config *c, struct buf *out)
         }
 }
 
+/* The name as it was sent, when it is too long to be decoded: its beginning is shown. */
+static struct str asked_model(const struct proxy_request *r, bool form)
+{
+    size_t quote = form ? 0 : 1;
+    if (r->model_len <= 2 * quote)
+        return STR("...");
+    return (struct str){r->body.ptr + r->model_off + quote, r->model_len - 2 * quote};
+}
+
 static void fail_unknown(struct proxy_request *r, struct str model)
 {
     base_autobuf struct buf text = BUF_INIT(65536);
@@ -260,7 +274,7 @@ static void decide(struct proxy_request *r)
         /* a name too long for the buffer is nobody's; its beginning might be */
         r->endpoint = buf_status(&model) < 0 ? NULL : proxy_config_find(r->config, buf_str(&model));
         if (!r->endpoint) {
-            fail_unknown(r, buf_str(&model));
+            fail_unknown(r, buf_status(&model) < 0 ? asked_model(r, form) : buf_str(&model));
             return;
         }
     } else if (r->config->n_endpoints == 1) {
@@ -369,15 +383,10 @@ static void on_drain(void *ctx, struct httpio_exchange *x)
         proxy_forward_drained(r);
 }
 
-static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
+static void free_request(struct proxy_request *r)
 {
-    struct proxy_lane *l = ctx;
-    struct proxy_request *r = httpio_exchange_get(x);
-    if (!r)
-        return;
-    r->call = httpio_call_cancel(r->call);
-    proxy_numbers_done(r, completed);
-    proxy_forward_leave(r, SCHED_ABANDONED);
+    proxy_join_leave(r);
+    proxy_join_close(r);
     proxy_stream_remove(r);
     proxy_answer_reset(r);
     proxy_request_drop_body(r);
@@ -388,6 +397,26 @@ static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
     free(r->chain);
     free(r->ticket.tried);
     free(r);
+}
+
+static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
+{
+    struct proxy_lane *l = ctx;
+    struct proxy_request *r = httpio_exchange_get(x);
+    if (!r)
+        return;
+    if (r->followers) { /* the answer has other clients; its tokens are counted at its end */
+        struct dialect_usage usage = r->usage;
+        r->usage = (struct dialect_usage){0};
+        proxy_numbers_done(r, completed);
+        r->usage = usage;
+        free_request(proxy_join_succeed(r));
+        return;
+    }
+    r->call = httpio_call_cancel(r->call);
+    proxy_numbers_done(r, completed);
+    proxy_forward_leave(r, SCHED_ABANDONED);
+    free_request(r);
     proxy_pump(l);
 }
 

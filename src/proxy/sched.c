@@ -20,7 +20,7 @@
 
 const char *sched_decision_name(enum sched_decision d)
 {
-    static const char *const names[SCHED_N_DECISIONS] = {"cold", "affine", "overflow", "turn", "least", "hash", "retry"};
+    static const char *const names[SCHED_N_DECISIONS] = {"cold", "affine", "overflow", "turn", "least", "hash", "retry", "joined"};
     return names[d];
 }
 
@@ -125,6 +125,8 @@ int sched_enter(struct sched *s, struct sched_ticket *t, uint64_t now)
     t->rank = again ? RANK_FIRST : s->rank;
     for (const struct sched_ticket *o = s->first; o && t->flow && !again; o = o->next)
         t->rank += o->flow == t->flow;
+    if (again)
+        t->waited_ms += t->started_ms - t->entered_ms;
     t->entered_ms = now;
     t->replica = NULL;
     t->state = SCHED_WAITING;

@@ -316,6 +316,15 @@ static struct see_page *find(struct see *s, uint64_t number)
     return NULL;
 }
 
+void see_hand(struct see *s, struct see_page *g, void *owner)
+{
+    if (!g)
+        return;
+    lock(s);
+    g->owner = owner;
+    unlock(s);
+}
+
 void *see_owner(struct see *s, uint64_t number, void **ret_where)
 {
     lock(s);

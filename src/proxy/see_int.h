@@ -72,6 +72,8 @@ struct see_end {
  * choice was made; 0: it would not. */
 bool see_end(struct see *s, struct see_page *g, const struct see_end *e, uint64_t now_ms, double *ret_regret_ms);
 
+/* Another owner has it from here on. */
+void see_hand(struct see *s, struct see_page *g, void *owner);
 /* The owner of a request under way; NULL: there is none of that number. Elsewhere than at *ret_where it may be gone at any time. */
 void *see_owner(struct see *s, uint64_t number, void **ret_where);
 /* Writes "requests" (under way, oldest first) and "recent" (newest first) into the object that o is in. -ENOMEM. */

@@ -574,7 +574,7 @@ static void tried_again_once(void **state)
     d.listener = net_listener_close(d.listener);
     d.at[2].s = net_stream_close(d.at[2].s, false);
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_CONNECT, "Connection refused");
+    assert_failed(m, HTTPIO_RESET, "Connection refused");
     desk_close(&d);
 }
 

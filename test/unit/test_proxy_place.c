@@ -273,6 +273,28 @@ static void sent_again_is_first(void **state)
     assert_ptr_equal(next(), &t[3]);
 }
 
+/* What it waited before each replica adds up; what it took there does not count. */
+static void waits_add_up(void **state)
+{
+    (void)state;
+    const struct sched_outcome over = {.result = SCHED_ABANDONED};
+    replicas(1, 1);
+    go(turn(0, "roundrobin", 1, 1, 1, 10));
+    assert_int_equal(sched_enter(sched, turn(1, "roundrobin", 1, 2, 1, 10), now), 0);
+    now += 300;
+    sched_leave(sched, &t[0], &over, now);
+    assert_ptr_equal(next(), &t[1]);
+    assert_int_equal(sched_waited_ms(&t[1]), 300);
+    now += 5000;
+    sched_leave(sched, &t[1], &over, now);
+    go(turn(2, "roundrobin", 1, 3, 1, 10));
+    assert_int_equal(sched_enter(sched, &t[1], now), 0);
+    now += 40;
+    sched_leave(sched, &t[2], &over, now);
+    assert_ptr_equal(next(), &t[1]);
+    assert_int_equal(sched_waited_ms(&t[1]), 340);
+}
+
 static void queue_ends_somewhere(void **state)
 {
     (void)state;
@@ -470,6 +492,7 @@ int main(void)
         SCHED_TEST(slots_are_the_limit),
         SCHED_TEST(one_flow_does_not_fill_the_queue),
         SCHED_TEST(sent_again_is_first),
+        SCHED_TEST(waits_add_up),
         SCHED_TEST(queue_ends_somewhere),
         SCHED_TEST(waits_for_home_and_overflows),
         SCHED_TEST(generations_fence),

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The same turn asked twice. A client that gives up waiting sends its turn again while the first one's prompt is still being read: to run both would read it twice. Until an answer has content, a request that
+ * is the same to the last byte, of the same conversation and with the same credentials, joins the one that runs: both get its bytes. The one that runs leads; when its client leaves,
+ * the next one takes its place, and the call goes on.
+ *
+ * Joined are continued conversations, named ones, and what a client says is a retry. A first message without a name is not: who asks one question many times wants many answers. All of this is within one lane.
+ */
+#include "proxy_int.h"
+
+#define HASH_SEED_2 0x6a09e667f3bcc908u
+
+static bool is_retry(const struct http_head *head)
+{
+    struct str v = http_field_get(head, "x-stainless-retry-count");
+    return v.len && !str_eq_c(v, "0");
+}
+
+static void fold(struct proxy_request *r, struct str s)
+{
+    r->same[0] = place_hash(r->same[0], s);
+    r->same[1] = place_hash(r->same[1] ^ HASH_SEED_2, s);
+}
+
+void proxy_join_identify(struct proxy_request *r)
+{
+    static const char *const credentials[] = {"authorization", "x-api-key", "api-key", "cookie", "accept"};
+    const struct http_head *head = httpio_exchange_head(r->x);
+    const struct sched_ticket *t = &r->ticket;
+    if (!t->leased || r->dialect == PLACE_BATCH || r->body.len > PROXY_JOIN_MAX || !(t->hint || t->n_chain > 1 || is_retry(head)))
+        return;
+    r->same[0] = r->same[1] = r->proxy->seed;
+    fold(r, head->target);
+    fold(r, buf_str(&r->body));
+    fold(r, (struct str){(const char *)&t->hint, sizeof t->hint});
+    for (size_t i = 0; i < BASE_COUNT(credentials); i++)
+        fold(r, http_field_get(head, credentials[i]));
+    r->same[0] |= 1; /* 0: joins nobody */
+}
+
+static struct proxy_request **bucket(const struct proxy_request *r)
+{
+    return &r->lane->running[r->same[0] / 2 % PROXY_RUNNING];
+}
+
+/* The one that runs and has nothing of an answer yet. */
+static struct proxy_request *find(const struct proxy_request *r)
+{
+    struct proxy_request *o = *bucket(r);
+    while (o && !(o->same[0] == r->same[0] && o->same[1] == r->same[1] && o->endpoint == r->endpoint && str_eq(buf_str(&o->body), buf_str(&r->body))))
+        o = o->next_same;
+    return o;
+}
+
+void proxy_join_close(struct proxy_request *r)
+{
+    if (!r->at_same)
+        return;
+    *r->at_same = r->next_same;
+    if (r->next_same)
+        r->next_same->at_same = r->at_same;
+    r->next_same = NULL;
+    r->at_same = NULL;
+}
+
+bool proxy_join(struct proxy_request *r)
+{
+    if (!r->same[0])
+        return false;
+    struct proxy_request *leader = find(r);
+    if (leader) {
+        r->leader = leader;
+        r->next_follower = leader->followers;
+        leader->followers = r;
+        r->ticket.decision = SCHED_JOINED;
+        proxy_request_drop_body(r);
+        return true;
+    }
+    struct proxy_request **b = bucket(r);
+    r->next_same = *b;
+    if (*b)
+        (*b)->at_same = &r->next_same;
+    r->at_same = b;
+    *b = r;
+    return false;
+}
+
+void proxy_join_leave(struct proxy_request *r)
+{
+    struct proxy_request *leader = r->leader, **at;
+    if (!leader)
+        return;
+    for (at = &leader->followers; *at != r; at = &(*at)->next_follower)
+        ;
+    *at = r->next_follower;
+    r->leader = NULL;
+    if (r->paused && leader->call && !proxy_join_full(leader))
+        httpio_call_read(leader->call, true);
+}
+
+struct proxy_request *proxy_join_take(struct proxy_request *leader)
+{
+    struct proxy_request *r = leader->followers;
+    if (r) {
+        leader->followers = r->next_follower;
+        r->leader = NULL;
+    }
+    return r;
+}
+
+bool proxy_join_full(const struct proxy_request *leader)
+{
+    for (const struct proxy_request *f = leader->followers; f; f = f->next_follower)
+        if (f->paused)
+            return true;
+    return leader->paused;
+}
+
+struct proxy_request *proxy_join_succeed(struct proxy_request *r)
+{
+    struct proxy_request *next = proxy_join_take(r);
+    if (!next)
+        return NULL;
+    /* What the client is goes over; what the call is stays. */
+    r->x = next->x;
+    httpio_exchange_set(r->x, r);
+    r->number = next->number;
+    r->since_ms = next->since_ms;
+    r->status = next->status;
+    r->sent_ms = next->sent_ms;
+    r->paused = next->paused;
+    r->page = next->page;
+    see_hand(r->proxy->see, r->page, r);
+    next->page = NULL;
+    next->x = NULL;
+    if (r->call && !proxy_join_full(r))
+        httpio_call_read(r->call, true);
+    return next;
+}
