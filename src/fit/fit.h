@@ -75,6 +75,8 @@ struct fit_shape {
     enum fit_split_mode split_mode;
     uint32_t main_gpu;     /* -mg: with FIT_SPLIT_NONE the only device */
     uint64_t moe_cache_bytes; /* --moe-cache-mib, over all devices; 0 off */
+    bool context_declared; /* by somebody: what the engine would not give a slot of it is refused, not only told */
+    uint32_t slot_cap;     /* --kv-unified-per-slot: the most that one slot may take of a shared pool; 0 all of it */
     bool adapters;         /* --lora or --control-vector: their bytes are not known here */
     bool sampling;         /* --backend-sampling: the devices sample */
     /* the drafter's own */

@@ -297,5 +297,6 @@ struct fit_rule {
     void (*fn)(struct fit_run *x, const char *rule);
 };
 const struct fit_rule *fit_draft_rules(size_t *ret_n);
+const struct fit_rule *fit_arch_rules(size_t *ret_n);
 void fit_legal(struct fit_run *x);
 void fit_note(struct fit_run *x, enum fit_severity severity, const char *rule, const char *fmt, ...) BASE_PRINTF(4, 5);

@@ -59,11 +59,19 @@ static void context_rounded(struct fit_run *x, const char *rule)
         fit_note(x, FIT_NOTE, rule, "context %u becomes %u: each slot is rounded up to a multiple of 256 tokens", asked, x->r->n_ctx);
 }
 
+/* A tool extrapolates; the server caps its slots, and what was asked beyond is memory for nothing. */
 static void context_trained(struct fit_run *x, const char *rule)
 {
-    uint32_t trained = x->p->in.target->context_trained;
-    if (trained > 0 && x->r->n_ctx_seq > trained)
-        fit_note(x, FIT_WARNING, rule, "%u tokens in a slot, the model was trained for %u: rope is extrapolated, answers get worse; lower context, raise slots or set rope scaling", x->r->n_ctx_seq, trained);
+    const struct fit_shape *s = x->s;
+    uint32_t trained = x->p->in.target->context_trained, slot = s->unified ? s->context : s->context / s->slots;
+    if (trained == 0 || x->r->n_ctx_seq <= trained || (s->unified && s->slot_cap > 0 && s->slot_cap <= trained))
+        return;
+    if (x->p->in.program != FIT_SERVER || !s->context_declared || slot <= trained)
+        fit_note(x, FIT_WARNING, rule, "%u tokens in a slot, the model was trained for %u: a slot gets no more; lower context or raise slots", x->r->n_ctx_seq, trained);
+    else if (s->unified && s->slots > 1)
+        fit_note(x, FIT_REFUSED, rule, "%u tokens in a slot, the model was trained for %u: the engine gives a slot no more; say so with \"--kv-unified-per-slot\", \"%u\" in args, or lower context", slot, trained, trained);
+    else
+        fit_note(x, FIT_REFUSED, rule, "%u tokens in a slot, the model was trained for %u: the engine gives a slot no more; lower context to %llu or raise slots", slot, trained, (unsigned long long)trained * s->slots);
 }
 
 static void slots_split(struct fit_run *x, const char *rule)
@@ -451,17 +459,23 @@ void fit_legal(struct fit_run *x)
 {
     uint64_t version = x->p->in.engine_version ? version_number(x->p->in.engine_version) : 0;
     size_t n = 0;
-    const struct fit_rule *more = fit_draft_rules(&n);
     apply(x, rules, BASE_COUNT(rules), version);
+    const struct fit_rule *more = fit_arch_rules(&n);
+    apply(x, more, n, version);
+    more = fit_draft_rules(&n);
     apply(x, more, n, version);
 }
 
 const char *fit_rule_name(size_t i)
 {
     size_t n = 0;
-    const struct fit_rule *more = fit_draft_rules(&n);
     if (i < BASE_COUNT(rules))
         return rules[i].name;
     i -= BASE_COUNT(rules);
+    const struct fit_rule *more = fit_arch_rules(&n);
+    if (i < n)
+        return more[i].name;
+    i -= n;
+    more = fit_draft_rules(&n);
     return i < n ? more[i].name : NULL;
 }

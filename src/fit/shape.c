@@ -82,6 +82,7 @@ static int device_index(const struct reader *r, struct str name, size_t *ret)
 
 static int set_checkpoints(struct reader *r) { return number_u32(r, &r->shape->checkpoints); }
 static int set_draft_ubatch(struct reader *r) { return number_u32(r, &r->shape->draft_ubatch); }
+static int set_slot_cap(struct reader *r) { return number_u32(r, &r->shape->slot_cap); }
 static int set_main_gpu(struct reader *r) { return number_u32(r, &r->shape->main_gpu); }
 static int set_draft_cpu_moe_n(struct reader *r) { return number_u32(r, &r->shape->draft_cpu_moe); }
 static int set_draft_k(struct reader *r) { return kv_type(r, r->value, &r->shape->draft_k_type); }
@@ -291,6 +292,7 @@ static const struct flag {
     {{"--moe-cache-mib"}, set_moe_cache, true},
     {{"-sm", "--split-mode"}, set_split_mode, true},
     {{"-mg", "--main-gpu"}, set_main_gpu, true},
+    {{"--kv-unified-per-slot"}, set_slot_cap, true},
     {{"-dev", "--device"}, check_devices, true},
     {{"--embedding", "--embeddings", "--rerank", "--reranking"}, set_embedding, false},
     {{"-mmdev", "--mmproj-device"}, set_projector_device, true},
@@ -389,6 +391,7 @@ static int read_numbers(struct reader *r)
     struct fit_shape *to = r->shape;
     to->slots = from->slots ? from->slots : SLOTS;
     to->context = from->context ? from->context : CONTEXT_PER_SLOT * to->slots;
+    to->context_declared = from->context > 0;
     to->batch = from->batch ? from->batch : from->ubatch > BATCH ? from->ubatch : BATCH;
     to->ubatch = from->ubatch ? from->ubatch : to->batch < UBATCH ? to->batch : UBATCH;
     to->unified = from->unified_kv == FLEET_ON;

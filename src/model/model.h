@@ -82,6 +82,7 @@ struct model {
     uint32_t hyper;       /* hyper-connections: the residual stream is that many times embd wide; 1 without */
     uint32_t index_heads, index_key, index_top, index_pool; /* indexers: heads and their width, cells that they choose, cells that they score as one (1: each) */
     bool causal;
+    uint32_t rope_dims;   /* elements of a head that are turned by position */
     bool m_rope;          /* 12 more bytes a saved cell */
     bool ple;             /* per-layer embeddings with a state */
     bool tied_output;     /* no output.weight: token_embd is used again */

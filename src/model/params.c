@@ -137,6 +137,9 @@ int model_read_params(struct model_load *l)
     if ((r = model_key_u32(l, "hyper_connection.count", &m->hyper)) < 0)
         return r;
     m->hyper = m->hyper > 0 ? m->hyper : 1;
+    m->rope_dims = l->k_head;
+    if ((r = model_key_u32(l, "rope.dimension_count", &m->rope_dims)) < 0)
+        return r;
     m->mtp = m->n_nextn > 0 && (flags & F_MTP);
     m->m_rope = has_m_rope(l);
     return flags & F_TAPS ? read_taps(l) : 0;

@@ -5,7 +5,7 @@
 #include "fit_aid.h"
 
 /* Models that the cases take their pick of. */
-static struct model *llama, *gemma, *moe, *hybrid27, *windowed, *whole, *dspark, *dspark_bare, *mla, *tiny, *odd_heads, *stranger, *jamba, *grok, *table, *assistant, *kimi, *wide;
+static struct model *llama, *gemma, *moe, *hybrid27, *windowed, *whole, *dspark, *dspark_bare, *mla, *tiny, *odd_heads, *stranger, *jamba, *grok, *encoder, *llama4, *table, *assistant, *kimi, *wide;
 
 static struct model *small(const char *arch, uint32_t kv_heads, uint32_t head, uint32_t vocab)
 {
@@ -114,6 +114,8 @@ static int build(void **state)
     odd_heads = small("llama", 2, 80, 128);
     stranger = small("zzz-new", 2, 64, 128);
     grok = small("grok", 2, 64, 128);
+    encoder = small("t5encoder", 2, 64, 128);
+    llama4 = small("llama4", 4, 64, 128);
     wide = small("llama", 2, 64, 512);
     jamba = small_jamba();
     kimi = small_kimi();
@@ -125,7 +127,7 @@ static int build(void **state)
 static int done(void **state)
 {
     (void)state;
-    struct model *all[] = {llama, gemma, moe, hybrid27, windowed, whole, dspark, dspark_bare, mla, tiny, odd_heads, stranger, jamba, grok, table, assistant, kimi, wide};
+    struct model *all[] = {llama, gemma, moe, hybrid27, windowed, whole, dspark, dspark_bare, mla, tiny, odd_heads, stranger, jamba, grok, table, assistant, kimi, wide, encoder, llama4};
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         (void)model_free(all[i]);
     return 0;
@@ -182,6 +184,31 @@ static void build_and_architecture(void **state)
         assert_true(strstr(note_of(&x.r, "arch-unknown")->text, "zzz-new") != NULL);
         rig_done(&x);
     }
+    {
+        AT_REST("engine-assert", encoder);
+        x.shape.slots = 2;
+        expect(&x, "engine-assert", FIT_REFUSED);
+        assert_true(strstr(note_of(&x.r, "engine-assert")->text, "unified-kv") != NULL);
+        x.shape.unified = true;
+        expect_silence(&x, "engine-assert");
+        x.shape.unified = false;
+        x.in.program = FIT_TOOL; /* which never computes */
+        expect_silence(&x, "engine-assert");
+        rig_done(&x);
+    }
+    {
+        AT_REST("engine-assert", llama4);
+        llama4->window = 0;
+        expect(&x, "engine-assert", FIT_REFUSED);
+        llama4->window = 8192;
+        llama4->layers[1].index_chooses = true;
+        llama4->index_key = llama4->rope_dims;
+        expect_silence(&x, "engine-assert");
+        llama4->index_key = llama4->rope_dims - 1;
+        expect(&x, "engine-assert", FIT_REFUSED);
+        llama4->layers[1].index_chooses = false;
+        rig_done(&x);
+    }
 }
 
 static void sizes(void **state)
@@ -204,6 +231,16 @@ static void sizes(void **state)
         x.shape.slots = 2; /* what counts is a slot's part */
         expect_silence(&x, "context-trained");
         x.shape.unified = true;
+        expect(&x, "context-trained", FIT_WARNING);
+        x.shape.context_declared = true; /* then the engine gives less than was asked */
+        expect(&x, "context-trained", FIT_REFUSED);
+        x.shape.slot_cap = 131072;
+        expect_silence(&x, "context-trained");
+        x.shape.slot_cap = 0;
+        x.shape.unified = false;
+        x.shape.slots = 1;
+        expect(&x, "context-trained", FIT_REFUSED);
+        x.in.program = FIT_TOOL; /* which extrapolates */
         expect(&x, "context-trained", FIT_WARNING);
         rig_done(&x);
     }
