@@ -82,7 +82,8 @@ int check_fit(struct check_results *r, const struct check_plan *p)
     for (size_t i = 0; i < p->n_needs; i++) {
         const struct check_need *n = &p->needs[i];
         const char *subject = arena_printf(r->a, "service %s", n->service->name);
-        int failed = n->why ? check_add(r, "fit", subject, n->broken ? CHECK_BROKEN : CHECK_UNPROVEN, arena_dup(r->a, str_of(n->why))) : judge(r, subject, n);
+        /* a file that is not there is one fault, and the contract "payload" says it */
+        int failed = n->why ? check_add(r, "fit", subject, n->broken && !n->missing ? CHECK_BROKEN : CHECK_UNPROVEN, arena_dup(r->a, str_of(n->why))) : judge(r, subject, n);
         if (failed)
             return failed;
     }

@@ -189,6 +189,10 @@ static int run_fit(const struct cmd *c, int argc, char **argv)
         return cmd_usage(c, "one question at a time: --table, --solve, --measure, --observe, --explain-log or --known-bad");
     if (cmd_given(c, &a, "want") && !cmd_given(c, &a, "solve"))
         return cmd_usage(c, "--want goes with --solve");
+    enum fit_axis axis;
+    struct err err;
+    if (cmd_given(c, &a, "table") && fit_axis_of(str_of(cmd_value(c, &a, "table")), &axis, &err) < 0)
+        return cmd_usage(c, "--table: %s", err.text);
     if (cmd_given(c, &a, "svg") && questions(c, &a) && !cmd_given(c, &a, "measure"))
         return cmd_usage(c, "--svg draws the plan: leave the question out");
     struct fleet *f = cmd_fleet(c, &a, &code);

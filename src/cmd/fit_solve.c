@@ -14,7 +14,9 @@
 #define SOLVE_MEMORY ((size_t)1 << 30)
 #define CONTEXT_LEAST 4096u
 #define SLOTS_MOST 8u
-#define POINTS_SHOWN 12
+#define POINTS_SHOWN 8
+#define REASON_WIDTH 100
+#define SPEED_ALIKE 1.1 /* estimates that differ by less are the same */
 #define COMMAND_WIDTH 100 /* columns of a command line, broken with backslashes */
 #define FREE_SERVICES 2 /* so many are searched over everything; more of them over the neighbourhood of what is declared */
 
@@ -79,12 +81,26 @@ static struct os_table *table_new(const struct check_machine *m, const struct ch
     return os_table_new(headings, aligns, columns);
 }
 
+/* The first part of a rule's sentence, which is what does not hold; the rest advises. */
+static const char *short_reason(const char *why, char out[REASON_WIDTH])
+{
+    const char *end = strstr(why, ": ");
+    size_t n = end ? (size_t)(end - why) : strlen(why);
+    if (n < REASON_WIDTH && end) {
+        memcpy(out, why, n);
+        out[n] = 0;
+        return out;
+    }
+    return why;
+}
+
 static void table_row(struct os_table *t, const struct check_machine *m, const struct check_need *n, const struct fit_row *row)
 {
-    char text[FIT_NUMBER];
+    char text[FIT_NUMBER], reason[REASON_WIDTH];
     enum os_style style = row->declared ? OS_BOLD : OS_PLAIN;
     os_table_cell(t, OS_BOLD, "%s", row->declared ? ">" : " ");
-    os_table_cell(t, style, "%s", row->value);
+    uint64_t number = 0;
+    os_table_cell(t, style, "%s", str_to_u64(str_of(row->value), &number) == 0 ? units_show_count(number, text) : row->value);
     os_table_cell(t, style, "%s", units_show_count(row->slot_context, text));
     for (size_t d = 0; d <= n->input.n_devices; d++) {
         uint64_t floor = d < n->input.n_devices ? n->devices[d].floor_bytes : n->memory.floor_bytes;
@@ -98,7 +114,7 @@ static void table_row(struct os_table *t, const struct check_machine *m, const s
         os_table_cell(t, style, "%.1f", row->decode_tok_s);
     else
         os_table_cell(t, style, "-");
-    os_table_cell(t, row->fits ? OS_GREEN : OS_RED, "%s", row->fits ? "fits" : row->why ? row->why : "does not fit");
+    os_table_cell(t, row->fits ? OS_GREEN : OS_RED, "%s", row->fits ? "fits" : row->why ? short_reason(row->why, reason) : "does not fit");
 }
 
 int fit_table_show(struct fit_session *s, const struct fit_question *q)
@@ -342,35 +358,58 @@ static void moved_text(const struct check_need *n, const struct fit_choice *c, s
         buf_addf(out, "%sprojector on %s", out->len ? ", " : "", c->shape.projector_device == -2 ? "the CPU" : "another device");
 }
 
-static void front_rows(const struct group *g, struct os_table *t)
+/* Whether b is worth a line beside a: another kind of KV, a drafter more, more context, slots or speed in some service. What is only less of all that leaves more memory, which needs no list. */
+static bool tells_more(const struct group *g, const struct fit_choice *a, const struct fit_choice *b)
 {
-    for (size_t p = 0; p < g->n_points && p < POINTS_SHOWN; p++)
-        for (size_t i = 0; i < g->n; i++) {
-            const struct fit_choice *c = &g->choices[p * g->n + i];
-            base_autobuf struct buf split = BUF_INIT(1024), moved = BUF_INIT(1024), kv = BUF_INIT(64);
-            char text[FIT_NUMBER];
-            size_t d = 0;
-            enum os_style style = p == 0 ? OS_BOLD : OS_PLAIN;
-            split_text(c, g->inputs[i].n_devices, &split);
-            moved_text(g->needs[i], c, &moved);
-            buf_addf(&kv, "%s", c->shape.k_type->name);
-            if (c->shape.k_type != c->shape.v_type)
-                buf_addf(&kv, "/%s", c->shape.v_type->name);
-            os_table_cell(t, OS_BOLD, "%s", p == 0 ? ">" : " ");
-            os_table_cell(t, style, "%s", g->needs[i]->service->name);
-            os_table_cell(t, style, "%s", units_show_count(c->result.n_ctx_seq, text));
-            os_table_cell(t, style, "%u", c->shape.slots);
-            os_table_cell(t, style, "%s", kv.ptr ? kv.ptr : "");
-            os_table_cell(t, style, "%u", c->shape.ubatch);
-            os_table_cell(t, style, "%s", split.ptr ? split.ptr : "");
-            if (c->speed.decode_tok_s > 0)
-                os_table_cell(t, style, "%.1f", c->speed.decode_tok_s);
-            else
-                os_table_cell(t, style, "-");
-            int64_t left = tightest(g, c, &d);
-            os_table_cell(t, style, "%s on %s", fit_signed(left, text), check_device_name(g->needs[i]->machine, d < g->inputs[i].n_devices ? d : g->needs[i]->machine->n_devices));
-            os_table_cell(t, style, "%s", moved.ptr ? moved.ptr : "");
-        }
+    for (size_t i = 0; i < g->n; i++) {
+        bool drafter = (b[i].shape.spec & FIT_SPEC_CONTEXT) && !(a[i].shape.spec & FIT_SPEC_CONTEXT);
+        bool kv = b[i].shape.k_type != a[i].shape.k_type && g->needs[i]->shape.k_type == b[i].shape.k_type;
+        if (drafter || kv || b[i].result.n_ctx_seq > a[i].result.n_ctx_seq || b[i].shape.slots > a[i].shape.slots || b[i].speed.decode_tok_s > SPEED_ALIKE * a[i].speed.decode_tok_s)
+            return true;
+    }
+    return false;
+}
+
+/* Which points are shown, the recommended one first; their number. */
+static size_t points_shown(const struct group *g, size_t shown[POINTS_SHOWN])
+{
+    size_t n = 0;
+    for (size_t p = 0; p < g->n_points && n < POINTS_SHOWN; p++) {
+        bool worth = true;
+        for (size_t k = 0; worth && k < n; k++)
+            worth = tells_more(g, &g->choices[shown[k] * g->n], &g->choices[p * g->n]);
+        if (worth)
+            shown[n++] = p;
+    }
+    return n;
+}
+
+static void point_row(const struct group *g, size_t p, size_t i, struct os_table *t)
+{
+    const struct fit_choice *c = &g->choices[p * g->n + i];
+    base_autobuf struct buf split = BUF_INIT(1024), moved = BUF_INIT(1024), kv = BUF_INIT(64);
+    char text[FIT_NUMBER];
+    size_t d = 0;
+    enum os_style style = p == 0 ? OS_BOLD : OS_PLAIN;
+    split_text(c, g->inputs[i].n_devices, &split);
+    moved_text(g->needs[i], c, &moved);
+    buf_addf(&kv, "%s", c->shape.k_type->name);
+    if (c->shape.k_type != c->shape.v_type)
+        buf_addf(&kv, "/%s", c->shape.v_type->name);
+    os_table_cell(t, OS_BOLD, "%s", p == 0 ? ">" : " ");
+    os_table_cell(t, style, "%s", g->needs[i]->service->name);
+    os_table_cell(t, style, "%s", units_show_count(c->result.n_ctx_seq, text));
+    os_table_cell(t, style, "%u", c->shape.slots);
+    os_table_cell(t, style, "%s", kv.ptr ? kv.ptr : "");
+    os_table_cell(t, style, "%s", units_show_count(c->shape.ubatch, text));
+    os_table_cell(t, style, "%s", split.ptr ? split.ptr : "");
+    if (c->speed.decode_tok_s > 0)
+        os_table_cell(t, style, "%.1f", c->speed.decode_tok_s);
+    else
+        os_table_cell(t, style, "-");
+    int64_t left = tightest(g, c, &d);
+    os_table_cell(t, style, "%s on %s", fit_signed(left, text), check_device_name(g->needs[i]->machine, d < g->inputs[i].n_devices ? d : g->needs[i]->machine->n_devices));
+    os_table_cell(t, style, "%s", moved.ptr ? moved.ptr : "");
 }
 
 /* Where the engine will find a file, wherever its header was read. */
@@ -450,13 +489,15 @@ static int solved_text(struct fit_session *s, const struct group *g, bool color,
         buf_add_c(out, "nothing that was tried fits\n");
         return 0;
     }
+    size_t shown[POINTS_SHOWN], n = points_shown(g, shown);
     buf_addf(out, "%zu shape%s that no other beats, > is recommended\n", g->n_points, g->n_points == 1 ? "" : "s");
     struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
-    if (t)
-        front_rows(g, t);
+    for (size_t p = 0; t && p < n; p++)
+        for (size_t i = 0; i < g->n; i++)
+            point_row(g, shown[p], i, t);
     fit_table_add(t, color, out);
-    if (g->n_points > POINTS_SHOWN)
-        buf_addf(out, "  and %zu more, all of them with --json\n", g->n_points - POINTS_SHOWN);
+    if (g->n_points > n)
+        buf_addf(out, "  and %zu more that leave more memory or lie between these, all of them with --json\n", g->n_points - n);
     return add_recommended(s, g, color, out, err);
 }
 

@@ -119,7 +119,7 @@ void fit_shape_text(const struct check_need *n, struct buf *out)
         buf_addf(out, ", %s KV", s->k_type->name);
     else
         buf_addf(out, ", %s K, %s V", s->k_type->name, s->v_type->name);
-    buf_addf(out, ", ubatch %u", r->n_ubatch);
+    buf_addf(out, ", ubatch %s", units_show_count(r->n_ubatch, one));
     add_split(n, out);
     for (size_t i = 0; i < n->service->shape.n_speculative; i++)
         buf_addf(out, ", %s", n->service->shape.speculative[i]);

@@ -212,6 +212,9 @@ bool fit_experts_away(const struct fit_graph *g, uint32_t il);
 uint64_t fit_graph_device(const struct fit_graph *g);
 uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers);
 
+/* Numbers of tokens as people read them; the text lives as long as the block that asks. */
+#define FIT_COUNT(n) units_show_count((n), (char[UNITS_TEXT]){""})
+
 static inline uint64_t fit_add(uint64_t a, uint64_t b)
 {
     uint64_t r;

@@ -78,7 +78,7 @@ static int turn_slots(struct turner *t)
         return 0;
     s.slots--;
     s.context = s.unified ? t->now->n_ctx : seq * s.slots; /* the others keep theirs */
-    return turn(t, "slots", arena_printf(t->a, "%u of %u", was, seq), arena_printf(t->a, "%u of %u", s.slots, seq), &s);
+    return turn(t, "slots", arena_printf(t->a, "%u of %s", was, FIT_COUNT(seq)), arena_printf(t->a, "%u of %s", s.slots, FIT_COUNT(seq)), &s);
 }
 
 /* Bits for 32 elements. */

@@ -56,7 +56,7 @@ static void context_rounded(struct fit_run *x, const char *rule)
 {
     uint32_t asked = x->s->context ? x->s->context : x->p->in.target->context_trained;
     if (x->r->n_ctx != asked)
-        fit_note(x, FIT_NOTE, rule, "context %u becomes %u: each slot is rounded up to a multiple of 256 tokens", asked, x->r->n_ctx);
+        fit_note(x, FIT_NOTE, rule, "context %s becomes %s: each slot is rounded up to a multiple of 256 tokens", FIT_COUNT(asked), FIT_COUNT(x->r->n_ctx));
 }
 
 /* A tool extrapolates; the server caps its slots, and what was asked beyond is memory for nothing. */
@@ -67,30 +67,30 @@ static void context_trained(struct fit_run *x, const char *rule)
     if (trained == 0 || x->r->n_ctx_seq <= trained || (s->unified && s->slot_cap > 0 && s->slot_cap <= trained))
         return;
     if (x->p->in.program != FIT_SERVER || !s->context_declared || slot <= trained)
-        fit_note(x, FIT_WARNING, rule, "%u tokens in a slot, the model was trained for %u: a slot gets no more; lower context or raise slots", x->r->n_ctx_seq, trained);
+        fit_note(x, FIT_WARNING, rule, "%s tokens in a slot, the model was trained for %s: a slot gets no more; lower context or raise slots", FIT_COUNT(x->r->n_ctx_seq), FIT_COUNT(trained));
     else if (s->unified && s->slots > 1)
-        fit_note(x, FIT_REFUSED, rule, "%u tokens in a slot, the model was trained for %u: the engine gives a slot no more; say so with \"--kv-unified-per-slot\", \"%u\" in args, or lower context", slot, trained, trained);
+        fit_note(x, FIT_REFUSED, rule, "%s tokens in a slot, the model was trained for %s: the engine gives a slot no more; say so with \"--kv-unified-per-slot\", \"%u\" in args, or lower context", FIT_COUNT(slot), FIT_COUNT(trained), trained);
     else
-        fit_note(x, FIT_REFUSED, rule, "%u tokens in a slot, the model was trained for %u: the engine gives a slot no more; lower context to %llu or raise slots", slot, trained, (unsigned long long)trained * s->slots);
+        fit_note(x, FIT_REFUSED, rule, "%s tokens in a slot, the model was trained for %s: the engine gives a slot no more; lower context to %s or raise slots", FIT_COUNT(slot), FIT_COUNT(trained), FIT_COUNT((uint64_t)trained * s->slots));
 }
 
 static void slots_split(struct fit_run *x, const char *rule)
 {
     if (x->s->slots > 1 && !x->s->unified)
-        fit_note(x, FIT_NOTE, rule, "%u slots divide the context: each holds %u of %u tokens; unified KV lets one use all", x->s->slots, x->r->n_ctx_seq, x->r->n_ctx);
+        fit_note(x, FIT_NOTE, rule, "%u slots divide the context: each holds %s of %s tokens; unified KV lets one use all", x->s->slots, FIT_COUNT(x->r->n_ctx_seq), FIT_COUNT(x->r->n_ctx));
 }
 
 static void slots_ubatch(struct fit_run *x, const char *rule)
 {
     uint32_t tokens = x->r->n_ctx < x->r->n_ubatch ? x->r->n_ctx : x->r->n_ubatch;
     if (x->p->in.target->needs_repeatable_batch && x->s->slots > 0 && tokens % x->s->slots != 0)
-        fit_note(x, FIT_REFUSED, rule, "%u slots do not divide ubatch %u: the engine aborts with \"can repeat\"; set ubatch to a multiple of slots, such as %u", x->s->slots, tokens, tokens - tokens % x->s->slots);
+        fit_note(x, FIT_REFUSED, rule, "%u slots do not divide ubatch %s: the engine aborts with \"can repeat\"; set ubatch to a multiple of slots, such as %s", x->s->slots, FIT_COUNT(tokens), FIT_COUNT(tokens - tokens % x->s->slots));
 }
 
 static void ubatch_lowered(struct fit_run *x, const char *rule)
 {
     if (x->s->ubatch > x->r->n_ubatch)
-        fit_note(x, FIT_NOTE, rule, "ubatch %u becomes %u, as large as batch and context allow", x->s->ubatch, x->r->n_ubatch);
+        fit_note(x, FIT_NOTE, rule, "ubatch %s becomes %s, as large as batch and context allow", FIT_COUNT(x->s->ubatch), FIT_COUNT(x->r->n_ubatch));
 }
 
 /* ---- KV types -------------------------------------------------------------------------------------------------------------- */

@@ -94,7 +94,7 @@ static void drafter_window(struct fit_run *x, const char *rule)
     for (size_t i = 0; i <= x->p->host; i++)
         kv = fit_add(kv, x->r->use[i].terms[FIT_DRAFT_KV].bytes);
     if (kv > 0)
-        fit_note(x, FIT_WARNING, rule, "the drafter has no sliding window and its context is the target's: it caches all %u tokens, %s; the load may succeed and the first draft die; lower context or take a drafter with a window", d->n_ctx,
+        fit_note(x, FIT_WARNING, rule, "the drafter has no sliding window and its context is the target's: it caches all %s tokens, %s; the load may succeed and the first draft die; lower context or take a drafter with a window", FIT_COUNT(d->n_ctx),
                  units_show_bytes(kv, text));
 }
 
@@ -108,13 +108,24 @@ static void spec_rollback(struct fit_run *x, const char *rule)
         fit_note(x, FIT_WARNING, rule, "\"%s\" cannot roll its recurrent state back: rejected drafts are undone through checkpoints, which is slower", m->arch);
 }
 
+/* A Markov head adds its own scores to the target's logits: one of another size ends the engine when its graph is made. */
+static void markov_vocab(struct fit_run *x, const char *rule)
+{
+    const struct model_tensor *t = model_find_tensor(x->p->drafter->m, "markov_w2.weight");
+    uint32_t vocab = x->p->in.target->vocab;
+    if (t && t->ne[1] != vocab)
+        fit_note(x, FIT_REFUSED, rule, "the drafter's Markov head knows %s tokens, the target %s: the engine ends by GGML_ASSERT(ggml_can_repeat(b, a)); take the drafter of this model", FIT_COUNT(t->ne[1]), FIT_COUNT(vocab));
+}
+
 static void draft_vocab(struct fit_run *x, const char *rule)
 {
+    if ((x->spec & FIT_SPEC_DSPARK) && x->p->drafter)
+        markov_vocab(x, rule);
     if (!(x->spec & FIT_SPEC_SIMPLE) || !x->p->drafter)
         return;
     uint32_t a = x->p->in.target->vocab, b = x->p->drafter->m->vocab;
     if ((a > b ? a - b : b - a) > VOCAB_SLACK)
-        fit_note(x, FIT_WARNING, rule, "the target has %u tokens and the drafter %u: \"the target and draft vocabs are not compatible\", the engine runs without", a, b);
+        fit_note(x, FIT_WARNING, rule, "the target has %s tokens and the drafter %s: \"the target and draft vocabs are not compatible\", the engine runs without", FIT_COUNT(a), FIT_COUNT(b));
 }
 
 static const struct fit_rule rules[] = {

@@ -411,7 +411,11 @@ static void say_experts(const struct fit_prepared *p, const struct fit_shape *s,
 int fit_speed_assumes(const struct fit_prepared *p, const struct fit_shape *s, const struct fit_result *r, uint64_t depth, struct arena *a, struct fit_speed *ret, struct err *err)
 {
     base_autobuf struct buf b = BUF_INIT(ERR_TEXT_MAX);
-    buf_addf(&b, "one request with %llu tokens in its context; every weight read once a pass", (unsigned long long)depth);
+    if (ret->pass_s <= 0) {
+        ret->assumes = "no figure: declare the bandwidth of every device, link and host that is read from";
+        return 0;
+    }
+    buf_addf(&b, "one request with %s tokens in its context; every weight read once a pass", FIT_COUNT(depth));
     say_experts(p, s, &b);
     if (p->in.n_devices > 1)
         buf_add_c(&b, "; devices one after the other");
@@ -419,8 +423,6 @@ int fit_speed_assumes(const struct fit_prepared *p, const struct fit_shape *s, c
         buf_addf(&b, "; %u tokens drafted a pass and each taken with %.2f%s, %.2f tokens a pass", r->draft_max, accept_of(p), p->in.draft_accept > 0 ? " (measured)" : " (a guess)", ret->pass_tokens);
     if (s->spec & ~(unsigned)FIT_SPEC_CONTEXT)
         buf_add_c(&b, "; nothing gained by ngram drafting, which depends on the text");
-    if (ret->pass_s <= 0)
-        buf_add_c(&b, "; no figure: declare the bandwidth of every device, link and host that is read from");
     buf_add_c(&b, "; arithmetic, launches and waiting not counted, so it is a bound from above");
     char *text = buf_status(&b) == 0 ? arena_dup(a, buf_str(&b)) : NULL;
     if (!text)

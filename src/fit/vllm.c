@@ -197,7 +197,7 @@ static void read_chunk(struct check *x)
             return;
         }
     r->kv_bytes = 0;
-    note(x, FIT_WARNING, "prefill-chunk", "the KV pool was read at other prefill chunks than %u and does not follow from them: measure it here", v->chunk);
+    note(x, FIT_WARNING, "prefill-chunk", "the KV pool was read at other prefill chunks than %s and does not follow from them: measure it here", FIT_COUNT(v->chunk));
 }
 
 static void divide_budget(struct check *x)
@@ -231,7 +231,7 @@ static void price_tokens(struct check *x)
         if (v->prices[i].max_model_len == v->max_model_len && str_eq(str_of(v->prices[i].kv), str_of(v->kv)))
             r->token_bytes = fit_add(v->prices[i].attention_bytes, v->prices[i].side_bytes);
     if (r->token_bytes == 0) {
-        note(x, FIT_WARNING, "token-price", "what a token of %s KV takes at max-model-len %u was neither declared nor measured; a price of another length does not hold here", v->kv ? v->kv : "this", v->max_model_len);
+        note(x, FIT_WARNING, "token-price", "what a token of %s KV takes at max-model-len %s was neither declared nor measured; a price of another length does not hold here", v->kv ? v->kv : "this", FIT_COUNT(v->max_model_len));
         return;
     }
     r->pool_tokens = r->kv_bytes / r->token_bytes;
@@ -239,9 +239,9 @@ static void price_tokens(struct check *x)
         return;
     r->contexts = (double)r->pool_tokens / v->max_model_len;
     if (r->pool_tokens < v->max_model_len)
-        note(x, FIT_REFUSED, "pool", "the pool holds %llu tokens, less than one context of %u: it refuses to start", (unsigned long long)r->pool_tokens, v->max_model_len);
+        note(x, FIT_REFUSED, "pool", "the pool holds %s tokens, less than one context of %s: it refuses to start", FIT_COUNT(r->pool_tokens), FIT_COUNT(v->max_model_len));
     else
-        note(x, FIT_NOTE, "survival", "%.2f contexts of %u go into the pool; that a start passes its gates with them is no proof: send one request of full length before counting on it", r->contexts, v->max_model_len);
+        note(x, FIT_NOTE, "survival", "%.2f contexts of %s go into the pool; that a start passes its gates with them is no proof: send one request of full length before counting on it", r->contexts, FIT_COUNT(v->max_model_len));
 }
 
 int fit_vllm(const struct fit_vllm *v, struct arena *a, struct fit_vllm_result *ret, struct err *err)

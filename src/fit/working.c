@@ -14,14 +14,14 @@ static uint64_t divide_up(uint64_t a, uint64_t b)
 
 static const char *words(const struct fit_families *f, const struct fit_working_set *w, struct arena *a)
 {
-    unsigned long long need = w->need_tokens, have = w->have_tokens;
+    const char *need = FIT_COUNT(w->need_tokens), *have = FIT_COUNT(w->have_tokens);
     if (!w->wall)
-        return arena_printf(a, "%u families on %u replicas: the fullest needs %llu of %llu KV tokens", f->families, f->replicas, need, have);
+        return arena_printf(a, "%u families on %u replicas: the fullest needs %s of %s KV tokens", f->families, f->replicas, need, have);
     if (w->replicas_needed == 0)
-        return arena_printf(a, "a capacity wall that no number of replicas moves: %u running sequences of %llu tokens leave no room for one family of %llu in %llu KV tokens", f->running,
-                            (unsigned long long)f->running_tokens, (unsigned long long)f->family_tokens, have);
-    return arena_printf(a, "a capacity wall, not a matter of placement: the fullest of %u replicas needs %llu of %llu KV tokens for %u families and what runs, %llu too many; %u of %u families stay cached, %u replicas would keep all",
-                        f->replicas, need, have, w->families_per_replica, (unsigned long long)w->short_tokens, w->kept_families, f->families, w->replicas_needed);
+        return arena_printf(a, "a capacity wall that no number of replicas moves: %u running sequences of %s tokens leave no room for one family of %s in %s KV tokens", f->running,
+                            FIT_COUNT(f->running_tokens), FIT_COUNT(f->family_tokens), have);
+    return arena_printf(a, "a capacity wall, not a matter of placement: the fullest of %u replicas needs %s of %s KV tokens for %u families and what runs, %s too many; %u of %u families stay cached, %u replicas would keep all",
+                        f->replicas, need, have, w->families_per_replica, FIT_COUNT(w->short_tokens), w->kept_families, f->families, w->replicas_needed);
 }
 
 int fit_working_set(const struct fit_families *f, struct arena *a, struct fit_working_set *ret, struct err *err)

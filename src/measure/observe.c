@@ -12,11 +12,21 @@
 
 /* ---- keeping ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* Terms that are counted at their ceiling and start at nothing: what a process holds may have none of them. */
+/* Terms that are counted at their ceiling and start at nothing: a process that has just loaded has none of them. */
 static double now_held(const struct fit_amount *a, enum fit_term t, enum ledger_tag tag)
 {
     bool grows = t == FIT_PROMPT_CACHE || t == FIT_CHECKPOINTS;
     return (double)(grows && tag == LEDGER_AFTER_LOAD ? a->low : a->bytes);
+}
+
+/* Whether nobody can say how much of the host's reading is the prompt cache's or the checkpoints': after traffic they are anything from nothing to their ceiling. */
+static bool grown(const struct fit_use *u, enum ledger_tag tag)
+{
+    static const enum fit_term grow[] = {FIT_PROMPT_CACHE, FIT_CHECKPOINTS};
+    bool any = false;
+    for (size_t i = 0; i < BASE_COUNT(grow); i++)
+        any |= u->terms[grow[i]].bytes > u->terms[grow[i]].low;
+    return any && tag == LEDGER_AFTER_TRAFFIC;
 }
 
 static double seen_bytes(const struct measure_seen *s, size_t d, enum fit_term t, bool *any)
@@ -40,7 +50,8 @@ static void work_out(const struct fit_input *in, const struct fit_result *r, con
     }
     for (size_t d = 0; d <= in->n_devices; d++) {
         const struct fit_amount *terms = r->use[d].terms;
-        k->used[d] = o->used_bytes && o->used_bytes[d] != UINT64_MAX ? (double)o->used_bytes[d] : -1;
+        bool read = o->used_bytes && o->used_bytes[d] != UINT64_MAX && !grown(&r->use[d], o->tag);
+        k->used[d] = read ? (double)o->used_bytes[d] : -1;
         k->compute[d] = k->compute_seen ? seen_bytes(o->seen, d, FIT_COMPUTE, &any) : (double)terms[FIT_COMPUTE].bytes;
         k->draft_compute[d] = k->draft_seen ? seen_bytes(o->seen, d, FIT_DRAFT_COMPUTE, &any) : (double)terms[FIT_DRAFT_COMPUTE].bytes;
         for (int t = 0; t < FIT_TERMS; t++)

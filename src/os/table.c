@@ -108,14 +108,19 @@ static void add_spaces(struct buf *out, size_t n)
 
 static void add_row(const struct os_table *t, const struct cell *row, bool color, struct buf *out)
 {
-    size_t owed = 0; /* spaces that the next text needs before it */
-    for (size_t i = 0; i < t->n_columns; i++) {
+    size_t owed = 0, last = t->n_columns; /* owed: spaces that the next text needs before it */
+    while (last > 0 && str_trim(row[last - 1].text).len == 0)
+        last--;
+    for (size_t i = 0; i < last; i++) {
         const struct cell *c = &row[i];
         size_t pad = t->widths[i] - c->width;
-        if (c->text.len) {
+        struct str text = c->text;
+        while (i + 1 == last && text.ptr[text.len - 1] == ' ')
+            text.len--;
+        if (text.len) {
             add_spaces(out, owed + (t->aligns[i] == OS_RIGHT ? pad : 0));
             buf_add_c(out, os_style_on(c->style, color));
-            buf_add_str(out, c->text);
+            buf_add_str(out, text);
             buf_add_c(out, os_style_off(c->style, color));
             owed = GAP + (t->aligns[i] == OS_RIGHT ? 0 : pad);
         } else {

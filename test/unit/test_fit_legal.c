@@ -637,6 +637,16 @@ static void drafters(void **state)
         expect(&x, "draft-vocab", FIT_WARNING);
         rig_done(&x);
     }
+    {
+        AT_REST("draft-vocab", hybrid27);
+        x.in.drafter = dspark;
+        x.shape.spec = FIT_SPEC_DSPARK;
+        expect_silence(&x, "draft-vocab");
+        hybrid27->vocab--;
+        expect(&x, "draft-vocab", FIT_REFUSED);
+        hybrid27->vocab++;
+        rig_done(&x);
+    }
 }
 
 /* Every rule has a paragraph, and every paragraph a rule. */

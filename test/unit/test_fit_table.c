@@ -132,7 +132,7 @@ static void test_knobs_of_27b(void **state)
     assert_true(knob(&r, "context")->fits); /* 9 full-attention layers of 4 KiB a token */
     assert_in_range(knob(&r, "context")->freed_bytes, 9ULL * 4096 * 32768, 2 * GIB);
     check_step(&r, "ubatch", NULL, "768");
-    check_step(&r, "slots", "2 of 131072", "1 of 131072");
+    check_step(&r, "slots", "2 of 131,072", "1 of 131,072");
     assert_int_equal(knob(&r, "slots")->shape.context, 131072);
     check_step(&r, "kv", "f16", "q8_0");
     check_step(&r, "drafter", "draft-dflash", "none");
@@ -427,7 +427,7 @@ static void test_capacity_wall(void **state)
     assert_int_equal(w.kept_families, 2);
     assert_int_equal(w.replicas_needed, 3);
     assert_non_null(strstr(w.text, "capacity wall, not a matter of placement"));
-    assert_non_null(strstr(w.text, "27364 too many"));
+    assert_non_null(strstr(w.text, "27,364 too many"));
 
     f.family_tokens = 30000;
     f.running_tokens = 30000;
@@ -437,7 +437,7 @@ static void test_capacity_wall(void **state)
     assert_int_equal(w.short_tokens, 0);
     assert_int_equal(w.kept_families, 3);
     assert_int_equal(w.replicas_needed, 1); /* three of 30k beside 30k running: 120k */
-    assert_non_null(strstr(w.text, "90000 of 122636"));
+    assert_non_null(strstr(w.text, "90,000 of 122,636"));
 
     f.running = 5;
     assert_int_equal(fit_working_set(&f, a, &w, &err), 0);

@@ -657,6 +657,15 @@ static void after_traffic_comes_first(void **state)
     rig_predict(&t.x);
     near((double)t.x.r.use[0].used, (double)(used[0] + 200 * MIB), 1e-6);
     near((double)t.x.r.use[1].used, (double)used[1], 1e-6);
+
+    /* what the host's prompt cache holds by then nobody knows, so nothing is left over for sure */
+    t.x.shape.prompt_cache_bytes = 8 * GIB;
+    rig_predict(&t.x);
+    used[2] = GIB;
+    o.tag = LEDGER_AFTER_TRAFFIC;
+    assert_int_equal(measure_observe(t.l, &t.key, &t.x.in, &t.x.r, &o, 3, &got, NULL), 0);
+    assert_false(got.extra_known[2]);
+    assert_true(got.extra_known[1]);
     learning_done(&t);
 }
 

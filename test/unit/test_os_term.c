@@ -47,6 +47,13 @@ static void test_table(void **state)
     assert_string_equal(out.ptr, "\033[1mSERVICE\033[0m    \033[1mPID\033[0m  \033[1mMODEL\033[0m\n"
                                  "alpha    \033[32m12345\033[0m  tiny\n"
                                  "b            7  \033[2ma longer one\033[0m\n");
+    /* a cell that ends in spaces keeps its column aligned, and no line ends in them */
+    os_table_cell(t, OS_PLAIN, "c");
+    os_table_cell(t, OS_PLAIN, "8  ");
+    os_table_cell(t, OS_PLAIN, "%s", "");
+    buf_clear(&out);
+    assert_int_equal(os_table_text(t, false, &out), 0);
+    assert_non_null(strstr(out.ptr, "\nc          8\n"));
     assert_null(os_table_free(t));
     assert_null(os_table_free(NULL));
 }
