@@ -82,7 +82,7 @@ enum fit_known fit_known_device(const struct check_plan *p, const struct check_m
 
 char fit_mark(enum fit_known k)
 {
-    static const char marks[] = {[FIT_EXACT] = '=', [FIT_MEASURED] = '*', [FIT_ESTIMATE] = '~'};
+    static const char marks[] = {[FIT_EXACT] = '=', [FIT_MEASURED] = '*', [FIT_ESTIMATE] = '~', [FIT_UNPREDICTED] = '?'};
     return marks[k];
 }
 

@@ -6,7 +6,7 @@
 
 #include <conf/conf.h>
 
-static const char *const known_words[] = {[FIT_EXACT] = "exact", [FIT_MEASURED] = "measured", [FIT_ESTIMATE] = "estimated"};
+static const char *const known_words[] = {[FIT_EXACT] = "exact", [FIT_MEASURED] = "measured", [FIT_ESTIMATE] = "estimated", [FIT_UNPREDICTED] = "not predicted"};
 static const char *const severity_words[] = {[FIT_NOTE] = "note", [FIT_WARNING] = "warning", [FIT_REFUSED] = "refused"};
 static const char *const backend_words[] = {[FIT_CPU] = "cpu", [FIT_RPC] = "rpc", [FIT_CUDA] = "cuda", [FIT_HIP] = "hip", [FIT_VULKAN] = "vulkan", [FIT_OTHER] = "other"};
 

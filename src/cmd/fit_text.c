@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * berth fit for people: for each machine a bar per device and the verdict, for each service its terms per device, and everything that the figures are to be read with. A figure carries its mark: "=" exact by law, "*" measured, "~" estimated, "<" a ceiling.
+ * berth fit for people: for each machine a bar per device and the verdict, for each service its terms per device, and everything that the figures are to be read with. A figure carries its mark: "=" exact by law, "*" measured, "~" estimated, "?" not predicted, "<" a ceiling.
  */
 #include "fit_int.h"
 
@@ -237,7 +237,7 @@ static void add_cell(struct os_table *t, const struct fit_amount *a)
 {
     char text[UNITS_TEXT];
     if (a && a->high)
-        os_table_cell(t, a->known == FIT_ESTIMATE ? OS_YELLOW : a->known == FIT_MEASURED ? OS_CYAN : OS_PLAIN, "%s %c", units_show_bytes(a->bytes, text), mark_of(a));
+        os_table_cell(t, a->known >= FIT_ESTIMATE ? OS_YELLOW : a->known == FIT_MEASURED ? OS_CYAN : OS_PLAIN, "%s %c", units_show_bytes(a->bytes, text), mark_of(a));
     else
         os_table_cell(t, OS_PLAIN, "-  ");
 }
@@ -474,6 +474,14 @@ static void add_need(const struct fit_view *v, const struct check_need *n, struc
     fit_add_knobs(v, n, out);
 }
 
+static bool any_unpredicted(const struct fit_view *v)
+{
+    for (size_t i = 0; i < v->plan->n_needs; i++)
+        if (fit_view_need(v, &v->plan->needs[i]) && v->plan->needs[i].shape.split_mode >= FIT_SPLIT_ROW)
+            return true;
+    return false;
+}
+
 void fit_text(const struct fit_view *v, struct buf *out)
 {
     bool any = false, planned = false;
@@ -494,5 +502,5 @@ void fit_text(const struct fit_view *v, struct buf *out)
     fit_add_families(v, out);
     buf_add_char(out, '\n');
     fit_legend(v, out);
-    buf_add_c(out, "  = exact by law  * measured  ~ estimated  < at most\n");
+    buf_addf(out, "  = exact by law  * measured  ~ estimated%s  < at most\n", any_unpredicted(v) ? "  ? not predicted" : "");
 }

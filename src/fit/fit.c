@@ -278,11 +278,24 @@ static void judge(struct fit_run *x)
             r->fits = false;
 }
 
+/* Law 2.6: other split modes divide tensors, not layers. How they round is not known, so devices get what their shares come to of the sum, and nothing below the sum is ruled out. Caches stay with their layer when rows are split. */
+static void divide_tensors(struct fit_run *x)
+{
+    static const enum fit_term weights[] = {FIT_WEIGHTS, FIT_DRAFT_WEIGHTS}, others[] = {FIT_KV, FIT_STATE, FIT_INDEXER, FIT_COMPUTE, FIT_DRAFT_KV, FIT_DRAFT_STATE, FIT_DRAFT_COMPUTE};
+    if (x->n_devices < 2 || x->s->split_mode < FIT_SPLIT_ROW)
+        return;
+    for (size_t i = 0; i < BASE_COUNT(weights); i++)
+        fit_divide(x, weights[i], true);
+    for (size_t i = 0; i < BASE_COUNT(others); i++)
+        fit_divide(x, others[i], x->s->split_mode == FIT_SPLIT_TENSOR);
+}
+
 static void run_all(struct fit_run *x)
 {
     devices_init(x);
     run_target(x);
     fit_draft(x);
+    divide_tensors(x);
     fit_projector(x);
     fit_host_states(x);
 }

@@ -131,7 +131,7 @@ enum fit_term {
     FIT_PROJECTOR, FIT_PROJECTOR_COMPUTE, FIT_PROMPT_CACHE, FIT_CHECKPOINTS, FIT_TABLES /* ngram tables */, FIT_EXTRA /* driver, context, pools */, FIT_TERMS
 };
 const char *fit_term_text(enum fit_term t);
-enum fit_known { FIT_EXACT, FIT_MEASURED, FIT_ESTIMATE };
+enum fit_known { FIT_EXACT, FIT_MEASURED, FIT_ESTIMATE, FIT_UNPREDICTED /* no law: what the shares come to, and anything up to the whole is possible */ };
 
 /* All are figures after load. Exact ones have low = bytes = high but for three: FIT_OUTPUT and FIT_DRAFT_OUTPUT grow at run time to high, FIT_PROMPT_CACHE and FIT_CHECKPOINTS start at low = 0 and are counted at their ceiling. */
 struct fit_amount {

@@ -258,6 +258,8 @@ struct fit_sums fit_sum_all(const struct model *m); /* every tensor in one buffe
 int fit_buffer_index(const struct fit_prepared *p, const char *buffer);
 /* Slots 0..n_layer to devices; ngl UINT32_MAX: all. */
 void fit_place_layers(const struct fit_run *x, uint32_t n_layer, uint32_t ngl, const uint16_t *devices, size_t n_devices, uint16_t *ret);
+/* Divides what all devices of the split have of a term by their shares, or leaves it where it is; either way it is no more than a guess. */
+void fit_divide(struct fit_run *x, enum fit_term t, bool move);
 void fit_place_weights(struct fit_run *x, const struct fit_context *c, uint32_t cpu_moe, bool nextn);
 
 /* ---- fit.c ---- */

@@ -251,10 +251,12 @@ static void split_mode(struct fit_run *x, const char *rule)
             fit_note(x, FIT_REFUSED, rule, "architecture \"%s\" does not support -sm tensor", x->p->in.target->arch);
         if (s->flash == FLEET_OFF)
             fit_note(x, FIT_REFUSED, rule, "-sm tensor needs flash attention");
-        fit_note(x, FIT_WARNING, rule, "-sm tensor without a collective library between the cards lets prefill collapse (seven times slower was measured)");
+        if (x->n_devices < 2)
+            fit_note(x, FIT_NOTE, rule, "-sm tensor has one device to divide over");
+        fit_note(x, FIT_WARNING, rule, "-sm tensor needs a collective library between the cards (NCCL, RCCL) in the engine's build: without one prefill collapses, seven times slower was measured");
     }
     if (s->split_mode == FIT_SPLIT_ROW || s->split_mode == FIT_SPLIT_TENSOR)
-        fit_note(x, FIT_WARNING, rule, "the figures are those of -sm layer: how the engine rounds other modes is not proven");
+        fit_note(x, FIT_WARNING, rule, "how the engine divides tensors is not predicted: figures marked ? are shares of the whole; start it once and read the devices before counting on them");
 }
 
 /* Law 8.1: the loader counts nextn layers also when they are not loaded. */

@@ -266,6 +266,24 @@ static void shares(const struct fit_run *x, const uint16_t *devices, size_t n, f
         cum[i] = sum > 0 ? cum[i] / sum : (float)(i + 1) / (float)n;
 }
 
+void fit_divide(struct fit_run *x, enum fit_term t, bool move)
+{
+    float cum[FIT_DEVICES_MAX];
+    uint64_t sum = 0, high = 0;
+    for (size_t i = 0; i < x->n_devices; i++) {
+        sum = fit_add(sum, x->r->use[x->devices[i]].terms[t].bytes);
+        high = fit_add(high, x->r->use[x->devices[i]].terms[t].high);
+    }
+    if (sum == 0)
+        return;
+    shares(x, x->devices, x->n_devices, cum);
+    for (size_t i = 0; i < x->n_devices; i++) {
+        struct fit_amount *a = &x->r->use[x->devices[i]].terms[t];
+        double share = (double)cum[i] - (i ? (double)cum[i - 1] : 0);
+        *a = (struct fit_amount){.bytes = move ? (uint64_t)(share * (double)sum) : a->bytes, .low = 0, .high = high, .known = FIT_UNPREDICTED};
+    }
+}
+
 void fit_place_layers(const struct fit_run *x, uint32_t n_layer, uint32_t ngl, const uint16_t *devices, size_t n_devices, uint16_t *ret)
 {
     uint16_t host = (uint16_t)x->p->host;

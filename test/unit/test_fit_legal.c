@@ -388,6 +388,17 @@ static void places(void **state)
         x.shape.flash = FLEET_AUTO;
         x.in.target = mla;
         expect(&x, "split-mode", FIT_REFUSED);
+        x.shape.flash = FLEET_AUTO;
+        x.in.target = llama;
+        x.shape.split_mode = FIT_SPLIT_LAYER;
+        rig_predict(&x);
+        const uint64_t sum = term(&x, 0, FIT_WEIGHTS) + term(&x, 1, FIT_WEIGHTS), kv = term(&x, 0, FIT_KV) + term(&x, 1, FIT_KV);
+        x.shape.split_mode = FIT_SPLIT_TENSOR;
+        rig_predict(&x);
+        assert_int_equal(x.r.use[0].terms[FIT_WEIGHTS].known, FIT_UNPREDICTED);
+        assert_int_equal(term(&x, 0, FIT_WEIGHTS), sum / 2);
+        assert_int_equal(term(&x, 1, FIT_KV), kv / 2);
+        assert_int_equal(x.r.use[1].terms[FIT_WEIGHTS].high, sum);
         rig_done(&x);
     }
     {
