@@ -51,7 +51,7 @@ FUZZ  := $(patsubst test/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard test/fuzz/fu
 AIDS  := $(patsubst test/aids/%.c,$(BUILD)/aids/%,$(sort $(wildcard test/aids/*.c)))
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-check up down check check-fast check-fit lint asan tsan fuzz fuzz-long analyze coverage headers install man clean compile_commands.json test-programs
+.PHONY: all help deps deps-check up down check check-fast check-fit check-hosts lint asan tsan fuzz fuzz-long analyze coverage headers install man clean compile_commands.json test-programs
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/berth $(BUILD)/mkmodel
@@ -61,6 +61,7 @@ help:
 	@echo 'asan tsan       build with sanitizers into build/asan, build/tsan'
 	@echo 'check-fast      unit tests, fuzz corpora and command line, no engine'
 	@echo 'check-fit       the whole grid of predictions against the installed engine (20 minutes)'
+	@echo 'check-hosts     deploys to two real systemd hosts in containers, over ssh (root; 10 minutes)'
 	@echo 'lint            layers, banned words, complexity, shellcheck, warnings as errors with gcc and clang'
 	@echo 'analyze         gcc -fanalyzer and clang-tidy'
 	@echo 'fuzz            build the fuzzers (libFuzzer) and run each for FUZZ_SECONDS=30; fuzz-long: for half an hour'
@@ -128,6 +129,10 @@ check: deps-check
 check-fit: deps-check
 	@$(MAKE) --no-print-directory -j2 all $(BUILD)/fit-observer.so $(BUILD)/fitmodels $(BUILD)/aids/fitpredict
 	@test/fit/run --all; rc=$$?; test/fit/run --measure && exit $$rc
+
+check-hosts: deps-check
+	@$(MAKE) --no-print-directory -j2 all
+	@test/run hosts
 
 check-fast:
 	@$(MAKE) --no-print-directory -j2 test-programs

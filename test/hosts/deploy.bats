@@ -1,0 +1,288 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+#
+# Deploys to two real hosts over ssh: systemd 257 with podman 5.4, systemd 262 with podman 5.8. Every test begins with service 'a' deployed and running on h1, as the first one leaves it.
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+	[ "$(id -u)" = 0 ] || skip "needs root"
+	command -v systemd-nspawn >/dev/null && command -v mmdebstrap >/dev/null || skip "needs systemd-container and mmdebstrap"
+	export LAB
+	LAB=$(mktemp -d /tmp/berth-lab-XXXXXX)
+	export BERTH=${BERTH:-$PWD/build/berth} NO_COLOR=1 FLEET=$LAB/fleet.yaml
+	export BERTH_STATE=${BERTH_TEST_STATE:-$PWD/build/test-state}
+	write_fleet
+	"$BERTH" runtime add -f "$FLEET" >/dev/null 2>&1
+	test/hosts/lab up "$LAB/hosts"
+	for h in h1 h2; do
+		on "$h" mkdir -p /srv/models
+		lab run scp -q assets/tiny/berth-tiny-f16.gguf assets/tiny/berth-tiny-q8_0.gguf "$h:/srv/models/"
+	done
+}
+
+teardown_file() {
+	[ -n "${LAB:-}" ] || return 0
+	test/hosts/lab down "$LAB/hosts"
+	rm -rf "$LAB"
+}
+
+setup() { write_fleet; }
+
+lab() {
+	local what=$1
+	shift
+	test/hosts/lab "$what" "$LAB/hosts" "$@"
+}
+on() { lab exec "$@"; }
+berth() { lab run "$BERTH" "$@" -f "$FLEET"; }
+
+# write_fleet [SED...]: one service on h1, changed as asked.
+write_fleet() {
+	cat >"$FLEET" <<'YAML'
+version: 1
+name: home
+hosts:
+  h1: {ssh: h1, memory: 8GiB}
+  h2: {ssh: h2, memory: 8GiB}
+runtimes:
+  llama: {engine: llama.cpp, source: "debian:forky", packages: [llama.cpp-tools, llama.cpp-tools-extra, libggml0-backend-rpc]}
+models:
+  tiny: {source: "file:/srv/models", weights: berth-tiny-f16.gguf}
+services:
+  a: {host: h1, runtime: llama, model: tiny, port: 7771, context: 512, slots: 2, unit: systemd}
+YAML
+	[ $# -eq 0 ] || sed -i "$@" "$FLEET"
+}
+
+pid_of() { on "$1" systemctl show -P MainPID "berth-home-$2"; }
+answers() { on "$1" curl -sf "http://127.0.0.1:$2/v1/models" | grep -q "\"id\":\"$3\""; }
+
+# As the tests want it: a deployed, as declared.
+settle() {
+	write_fleet
+	berth deploy >"$LAB/out" 2>&1 || { cat "$LAB/out"; return 1; }
+	answers h1 7771 a
+}
+
+@test "a first deploy to a bare host: berth, runtime, unit, proof; enabled for the next boot" {
+	run berth plan --exit-code
+	[ "$status" -eq 10 ]
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"h1: version 1 is in force: 1 started and proven, 0 retired, 0 kept"* ]]
+	answers h1 7771 a
+	[ "$(on h1 systemctl is-enabled berth-home-a)" = enabled ]
+	[ "$(on h1 systemctl is-system-running)" = running ]
+	# the engine is nobody's account but its own, and cannot write
+	on h1 sh -c 'grep -q "^CapEff:.*0000000000000000" /proc/$(systemctl show -P MainPID berth-home-a)/status'
+	[ "$(on h1 sh -c 'stat -c %u /proc/$(systemctl show -P MainPID berth-home-a)')" -ge 1000 ]
+}
+
+@test "nothing to do: no restart, and a plan says so" {
+	settle
+	before=$(pid_of h1 a)
+	run berth deploy
+	[ "$status" -eq 0 ]
+	[[ $output == *"h1: nothing to do, version "* ]]
+	[ "$(pid_of h1 a)" = "$before" ]
+	run berth plan --exit-code
+	[ "$status" -eq 0 ]
+}
+
+@test "a changed shape: the plan names the flag, one service restarts, and the new one is what is asked" {
+	settle
+	write_fleet 's/slots: 2/slots: 1/'
+	run berth plan --diff
+	[[ $output == *"a        -np changed"* ]]
+	[[ $output == *"-   -np 2"*"+   -np 1"* ]]
+	run berth deploy
+	[ "$status" -eq 0 ]
+	on h1 curl -sf http://127.0.0.1:7771/props | grep -q '"total_slots":1'
+}
+
+@test "a shape that does not fit is refused with nothing touched" {
+	settle
+	before=$(pid_of h1 a)
+	write_fleet 's/memory: 8GiB/memory: 64MiB/; s/context: 512/context: 256/'
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"fit of 'h1': it does not fit: RAM would have "*" left"* ]]
+	[ "$(pid_of h1 a)" = "$before" ]
+	[ -z "$(on h1 sh -c 'ls /var/lib/berth/fleets/home/deploying 2>/dev/null')" ]
+}
+
+@test "an engine that ends at its start: the one before runs again, proven, and both outcomes are told" {
+	settle
+	write_fleet 's/unit: systemd/unit: systemd, args: ["--no-such-flag"]/'
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"invalid argument: --no-such-flag"* ]]
+	[[ $output == *"what was there before runs again"* ]]
+	answers h1 7771 a
+	run on h1 grep -c no-such-flag /etc/systemd/system/berth-home-a.service
+	[ "$output" = 0 ]
+}
+
+@test "an engine that answers /health but is not what was declared" {
+	settle
+	# the engine caps what a slot can hold at what the model was trained for
+	write_fleet 's/context: 512/context: 8192/'
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"context per slot: asked 4096, got "* ]]
+	[[ $output == *"what was there before runs again"* ]]
+	answers h1 7771 a
+}
+
+@test "a port that somebody else holds is named, and nothing is touched" {
+	settle
+	before=$(pid_of h1 a)
+	on h1 systemd-run --quiet --unit=foreign nc -lk 127.0.0.1 7799
+	write_fleet 's/port: 7771/port: 7799/'
+	for _ in $(seq 50); do on h1 nc -z 127.0.0.1 7799 && break; sleep 0.1; done
+	run berth deploy
+	on h1 systemctl stop foreign
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"port 7799 of the service is taken by nc"* ]]
+	[ "$(pid_of h1 a)" = "$before" ]
+	answers h1 7771 a
+}
+
+@test "a payload that is cut short is refused; so is one that is not there" {
+	settle
+	before=$(pid_of h1 a)
+	on h1 sh -c 'head -c 100000 /srv/models/berth-tiny-q8_0.gguf >/srv/models/cut.gguf'
+	write_fleet 's/berth-tiny-f16/cut/'
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[ "$(pid_of h1 a)" = "$before" ]
+	write_fleet 's/berth-tiny-f16/missing/'
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"missing.gguf"* ]]
+	[ "$(pid_of h1 a)" = "$before" ]
+}
+
+@test "a unit that somebody else wrote under our name is never touched" {
+	settle
+	on h1 sh -c 'printf "[Service]\nExecStart=/bin/true\n" >/etc/systemd/system/berth-home-b.service'
+	write_fleet '$ a\  b: {host: h1, runtime: llama, model: tiny, port: 7772, context: 512, unit: systemd}'
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"berth-home-b.service' was not written by berth for fleet 'home'"* ]]
+	[ "$(on h1 cat /etc/systemd/system/berth-home-b.service)" = $'[Service]\nExecStart=/bin/true' ]
+	on h1 rm /etc/systemd/system/berth-home-b.service
+}
+
+@test "a full disk: the error says so, and what ran runs" {
+	settle
+	on h1 sh -c 'mkdir -p /run/full && mount -t tmpfs -o size=64k tmpfs /run/full && cp -a /etc/systemd/system/. /run/full/ && mount --bind /run/full /etc/systemd/system && dd if=/dev/zero of=/run/full/fill bs=1k count=64 2>/dev/null; true'
+	write_fleet 's/slots: 2/slots: 1/'
+	run berth deploy
+	on h1 sh -c 'umount /etc/systemd/system; umount /run/full; systemctl daemon-reload'
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"No space left on device"* ]]
+	settle
+}
+
+@test "ssh is cut in the middle: what was begun goes on, and the next deploy finishes" {
+	settle
+	write_fleet 's/slots: 2/slots: 1/'
+	lab run sh -c '"$0" deploy -f "$1" & pid=$!; for i in $(seq 100); do sleep 0.1; pkill -9 -P $pid -f "_apply" && break; done; wait $pid' "$BERTH" "$FLEET" >"$LAB/out" 2>&1 || true
+	# the one over there works on, and keeps others away until it has ended
+	for _ in $(seq 300); do on h1 pgrep -f ' _apply deploy' >/dev/null || break; sleep 0.2; done
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 0 ]
+	on h1 curl -sf http://127.0.0.1:7771/props | grep -q '"total_slots":1'
+}
+
+@test "kill -9 of the apply at 20 moments: the next deploy finishes, with one owner" {
+	settle
+	for n in $(seq 20); do
+		delay=$((RANDOM % 3)).$((RANDOM % 10))
+		write_fleet "s/slots: 2/slots: $((1 + n % 2))/"
+		berth deploy >"$LAB/out" 2>&1 &
+		job=$!
+		for _ in $(seq 100); do on h1 pgrep -f ' _apply deploy' >/dev/null && break; sleep 0.05; done
+		sleep "$delay"
+		on h1 pkill -9 -f ' _apply deploy' || true
+		wait "$job" || true
+		# a unit file is there at every moment
+		on h1 test -s /etc/systemd/system/berth-home-a.service
+		[ "$(on h1 sh -c 'pgrep -fc "[l]lama-server .*--port 7771"')" -le 1 ]
+		berth deploy >"$LAB/out" 2>&1 || { cat "$LAB/out"; echo "after $delay"; false; }
+		on h1 curl -sf http://127.0.0.1:7771/props | grep -q "\"total_slots\":$((1 + n % 2))"
+		[ "$(on h1 sh -c 'pgrep -fc "[l]lama-server .*--port 7771"')" -eq 1 ]
+	done
+}
+
+@test "a power cut and a reboot: everything is back by itself" {
+	settle
+	for how in cut reboot; do
+		lab power h1 $how
+		for _ in $(seq 200); do answers h1 7771 a && break; sleep 0.1; done
+		answers h1 7771 a
+		run berth plan --exit-code
+		[ "$status" -eq 0 ]
+	done
+}
+
+@test "an engine that dies is started again, even when it ends with 0" {
+	settle
+	before=$(pid_of h1 a)
+	on h1 systemctl kill --signal=TERM berth-home-a
+	for _ in $(seq 200); do [ "$(pid_of h1 a)" != "$before" ] && answers h1 7771 a && break; sleep 0.1; done
+	[ "$(pid_of h1 a)" != "$before" ]
+	answers h1 7771 a
+}
+
+@test "rollback enters the version before" {
+	settle
+	write_fleet 's/slots: 2/slots: 1/'
+	berth deploy
+	run berth rollback h1
+	echo "$output"
+	[ "$status" -eq 0 ]
+	on h1 curl -sf http://127.0.0.1:7771/props | grep -q '"total_slots":2'
+}
+
+@test "a retired service goes to the trash, and its restore command brings it back" {
+	settle
+	write_fleet '$ a\  b: {host: h1, runtime: llama, model: tiny, port: 7772, context: 512, unit: systemd}'
+	berth deploy
+	answers h1 7772 b
+	write_fleet
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"1 retired"* ]]
+	on h1 sh -c '! test -e /etc/systemd/system/berth-home-b.service && ! test -e /etc/systemd/system/multi-user.target.wants/berth-home-b.service'
+	on h1 sh -c 'sh "$(grep -l berth-home-b /var/lib/berth/fleets/home/trash/*/restore | tail -n 1)"'
+	for _ in $(seq 200); do answers h1 7772 b && break; sleep 0.1; done
+	answers h1 7772 b
+	berth deploy
+	on h1 sh -c '! test -e /etc/systemd/system/berth-home-b.service'
+}
+
+@test "two hosts: the first is the canary, a failure stops before the second" {
+	settle
+	write_fleet -e 's/slots: 2/slots: 1, args: ["--no-such-flag"]/' -e '$ a\  c: {host: h2, runtime: llama, model: tiny, port: 7773, context: 512, unit: systemd}'
+	run berth deploy h1 h2
+	[ "$status" -eq 1 ]
+	run on h2 test -e /etc/systemd/system/berth-home-c.service
+	[ "$status" -ne 0 ]
+	write_fleet '$ a\  c: {host: h2, runtime: llama, model: tiny, port: 7773, context: 512, unit: systemd}'
+	berth deploy
+	answers h2 7773 c
+}
