@@ -80,6 +80,51 @@ static void summarize(const struct store_purge *p, bool removed)
                   p->n_kept, units_show_bytes(p->kept_bytes, kept));
 }
 
+/* ---- what changed upstream ---------------------------------------------------------------------------------------- */
+
+static int run_other(const struct cmd *c, const char *file, const char *option)
+{
+    const char *argv[] = {c->name, "--file", file, option, NULL};
+    return c->run(c, option ? 4 : 3, (char **)argv);
+}
+
+/* Locks and fetches again what is another file upstream than it was. The lock goes back to what it was when that cannot be fetched: what it pinned is still here. */
+static int refresh(const char *file)
+{
+    struct fleet_lock *old = NULL;
+    base_autobuf struct buf path = BUF_INIT(8192);
+    struct err err;
+    fleet_lock_path(file, &path);
+    if (buf_status(&path) < 0)
+        return cmd_nomem();
+    int r = fleet_lock_load(path.ptr, &old, &err);
+    if (r < 0 && r != -ENOENT)
+        return cmd_fail(CMD_FAILED, &err);
+    int code = old ? run_other(&cmd_lock, file, NULL) : CMD_OK; /* without a lock, pull asks what there is */
+    if (code == CMD_OK)
+        code = run_other(&cmd_pull, file, NULL);
+    if (code != CMD_OK && old && fleet_lock_write(old, path.ptr, &err) < 0)
+        (void)cmd_fail(CMD_FAILED, &err);
+    fleet_lock_free(old);
+    return code;
+}
+
+static int find_stale(const struct cmd *c, struct cmd_args *a, int argc, char **argv)
+{
+    const char *file = cmd_value(c, a, "file") ? cmd_value(c, a, "file") : "fleet.yaml";
+    int code = CMD_OK;
+    if (cmd_given(c, a, "json"))
+        return cmd_usage(c, "--stale prints no JSON; 'berth lock --check --json' tells what changed");
+    if (cmd_given(c, a, "yes"))
+        code = refresh(file);
+    else if (run_other(&cmd_lock, file, "--check") == CMD_USAGE)
+        code = CMD_USAGE;
+    /* messages are this command's again */
+    return cmd_parse(c, argc, argv, 0, 0, a, &(int){CMD_OK}) ? code : CMD_USAGE;
+}
+
+/* ---- the command -------------------------------------------------------------------------------------------------- */
+
 /* The fleet of option -f counts too, whether it was ever used here or not. Without -f there may be none. */
 static struct fleet *optional_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_exit)
 {
@@ -97,6 +142,10 @@ static int run_purge(const struct cmd *c, int argc, char **argv)
     struct err err;
     int code = CMD_OK;
     if (!cmd_parse(c, argc, argv, 0, 0, &a, &code))
+        return code;
+    if (cmd_given(c, &a, "stale"))
+        code = find_stale(c, &a, argc, argv);
+    if (code != CMD_OK)
         return code;
     struct fleet *f = optional_fleet(c, &a, &code);
     struct fleet_options options = engine_fleet_options();
@@ -117,13 +166,14 @@ static int run_purge(const struct cmd *c, int argc, char **argv)
 
 const struct cmd cmd_purge = {
     .name = "purge",
-    .synopsis = "[--yes] [--json] [-f FILE]",
+    .synopsis = "[--stale] [--yes] [--json] [-f FILE]",
     .summary = "list and remove the files of models that nothing uses",
     .description =
         "Lists what is in berth's payload folder and used by no fleet that this machine knows (each that was ever locked, pulled or started here, as its file says now), by no fleet that is up as it was started, and by no version that a "
         "deployment keeps to go back to. What interrupted fetches have left of such files is listed too. Nothing is removed without --yes.\n\n"
+        "--stale looks first for what is another file upstream than fleet.lock pins; with --yes that is locked and fetched anew, and the old one goes when it is here and proven, unless a version or a fleet that is up still uses it.\n\n"
         "Files of a file: source are never touched. When the file of a known fleet cannot be read, nothing is removed, for nobody knows what it uses.",
     .examples = "berth purge                # what could go, and how much that frees\nberth purge --yes",
-    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "yes", NULL, "remove what is listed"}},
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "yes", NULL, "remove what is listed"}, {0, "stale", NULL, "replace what was changed upstream"}},
     .run = run_purge,
 };

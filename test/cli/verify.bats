@@ -207,6 +207,33 @@ flip() { # FILE OFFSET
 	[ -e "$one" ]
 }
 
+@test "purge --stale: what changed upstream is told, and replaced with --yes" {
+	start_hub
+	pull
+	old=$(dirname "$one")
+	flip root/org/repo/big-00001-of-00002.gguf 20000000
+	run_split "$BERTH" purge --stale
+	[ "$status" -eq 0 ]
+	[[ $output == *changed* ]]
+	[ -e "$one" ]
+	# what cannot be fetched is not locked either, and nothing goes
+	lock=$(cat fleet.lock)
+	curl -s "$HF_ENDPOINT/_fault?kind=notfound&n=1000" >/dev/null
+	run_split "$BERTH" purge --stale --yes
+	[ "$status" -eq 1 ]
+	[ "$(cat fleet.lock)" = "$lock" ]
+	[ -e "$one" ]
+	curl -s "$HF_ENDPOINT/_fault?kind=notfound&n=0" >/dev/null
+	run_split "$BERTH" purge --stale --yes
+	[ "$status" -eq 0 ]
+	new=$(dirname "$(find "$BERTH_STATE" -name big-00001-of-00002.gguf)")
+	cmp "$new/big-00001-of-00002.gguf" root/org/repo/big-00001-of-00002.gguf
+	[ "$(sent)" -lt 60000000 ] # the other part was taken over
+	[ "$new" = "$old" ] || [ ! -e "$old" ]
+	run_split "$BERTH" verify
+	[ "$status" -eq 0 ]
+}
+
 @test "check: what was pulled is proven; what was touched since is not, until it is verified" {
 	start_hub
 	pull
