@@ -207,6 +207,23 @@ flip() { # FILE OFFSET
 	[ -e "$one" ]
 }
 
+@test "a store moved to another disk is proven there without a network" {
+	start_hub
+	pull
+	mv "$BERTH_STATE" moved
+	export BERTH_STATE=$scratch/moved HF_HUB_OFFLINE=1
+	run_split "$BERTH" verify
+	[ "$status" -eq 0 ]
+	[ "$(grep -c ' proven$' <<<"$output")" = 2 ]
+	run_split "$BERTH" pull
+	[ "$status" -eq 0 ]
+	[ "$(sent)" = 0 ]
+	rm "$(find moved -name big-00002-of-00002.gguf)"
+	run_split "$BERTH" verify --repair
+	[ "$status" -eq 1 ]
+	[[ $output == *"not repaired: "*HF_HUB_OFFLINE* ]]
+}
+
 @test "purge --stale: what changed upstream is told, and replaced with --yes" {
 	start_hub
 	pull
