@@ -284,7 +284,7 @@ void proxy_forward_go(struct proxy_request *r, bool expired)
         p->stats.retries++;
         t->decision = SCHED_RETRY;
     } else {
-        metrics_observe(PROXY_M(p, PROXY_M_QUEUE, endpoint), (double)(t->started_ms - t->entered_ms) / 1000);
+        metrics_observe(PROXY_M(p, PROXY_M_QUEUE, endpoint, r->last), (double)(t->started_ms - t->entered_ms) / 1000);
     }
     metrics_add(PROXY_M(p, PROXY_M_DECISIONS, endpoint, r->last, sched_decision_name(t->decision)), 1);
     if (t->predicted)

@@ -26,7 +26,7 @@ const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
     [PROXY_M_HEARTBEATS] = {"berth_router_heartbeats_total", "Signs of life sent to clients that wait", METRICS_COUNTER, {0}, NULL, 0},
     [PROXY_M_HANDSHAKES] = {"berth_router_tls_handshakes_total", "TLS handshakes with clients by how they ended: ok, failed (refused by either side), left (not complete when the connection ended or its time was over)",
                             METRICS_COUNTER, {"result"}, NULL, 0},
-    [PROXY_M_QUEUE] = {"berth_router_queue_seconds", "Time in the queue before the first replica", METRICS_HISTOGRAM, {"endpoint"}, queue_bounds, BASE_COUNT(queue_bounds)},
+    [PROXY_M_QUEUE] = {"berth_router_queue_seconds", "Time in the queue before the first replica", METRICS_HISTOGRAM, {"endpoint", "replica"}, queue_bounds, BASE_COUNT(queue_bounds)},
     [PROXY_M_FIRST_BYTE] = {"berth_router_first_byte_seconds", "From a request's head to the first content of its answer", METRICS_HISTOGRAM, {"endpoint", "replica"},
                             first_byte_bounds, BASE_COUNT(first_byte_bounds)},
     [PROXY_M_INTER_TOKEN] = {"berth_router_inter_token_seconds", "Time between the tokens of a stream", METRICS_HISTOGRAM, {"endpoint", "replica"},

@@ -121,3 +121,18 @@ ask() { # ask OUT: a stream without end, in the background
 	[ "$status" -eq 0 ]
 	[[ $output == *"ended: exit 0"* ]]
 }
+
+@test "the metrics are as Prometheus wants them, and complete after a request" {
+	command -v promtool >/dev/null || skip "promtool is not here"
+	up
+	for i in 1 2; do
+		curl -sN "http://127.0.0.1:$port/v1/chat/completions" -o "$scratch/out" -d '{"model":"medium","stream":true,"messages":[{"role":"user","content":"hello"}]}'
+	done
+	curl -s --unix-socket "$BERTH_RUN/seen/control.sock" http://berth/metrics >"$scratch/metrics"
+	promtool check metrics <"$scratch/metrics"
+	for f in queue first_byte inter_token duration regret; do
+		grep -q "^berth_router_${f}_seconds_bucket{endpoint=\"medium\",replica=\"alpha\",le=\"+Inf\"} [1-9]" "$scratch/metrics"
+	done
+	grep -q '^berth_router_tokens_total{endpoint="medium",replica="alpha",kind="cached"} 60$' "$scratch/metrics"
+	grep -q '^berth_router_decisions_total{endpoint="medium",replica="alpha",decision="affine"} 1$' "$scratch/metrics"
+}
