@@ -50,6 +50,7 @@ extern const struct cmd cmd_verify;
 extern const struct cmd cmd_purge;
 extern const struct cmd cmd_runtime;
 extern const struct cmd cmd_route;
+extern const struct cmd cmd_drill;
 extern const struct cmd cmd_render;
 extern const struct cmd cmd_plan;
 extern const struct cmd cmd_deploy;

@@ -26,6 +26,7 @@ const struct cmd *const cmd_table[] = {
     &cmd_purge,
     &cmd_runtime,
     &cmd_route,
+    &cmd_drill,
     &cmd_render,
     &cmd_plan,
     &cmd_deploy,

@@ -112,3 +112,16 @@ int proxy_pair_text(const struct proxy_pair *p, struct buf *out) BASE_MUST_USE;
 #define PROXY_CHANNEL_LINE_MAX 4194304
 /* Runs until drained or the channel ends. Owns the descriptors. 0, or a negative errno. */
 int proxy_worker(int channel_fd, const int *listen_fds, size_t n, unsigned loops, struct err *err) BASE_MUST_USE;
+
+/* ---- the drill ------------------------------------------------------------------------------------------------- */
+
+/* One case at one endpoint, after all its repeats. */
+struct proxy_drill_case {
+    const char *endpoint, *name, *expects;
+    unsigned runs, failed; /* runs 0: it does not apply, and why says so */
+    uint64_t mean_us, max_us;
+    char why[256];         /* of the first one that failed; "" */
+};
+/* Runs every case of failure against the fleet's endpoints, policies and slots, in a router of its own whose replicas are mocks on loopback; nothing that runs is touched. tell is called after each case.
+ * A case that fails is no error. */
+int proxy_drill(const struct fleet *f, unsigned repeat, void (*tell)(void *ctx, const struct proxy_drill_case *c), void *ctx, struct err *err) BASE_MUST_USE;

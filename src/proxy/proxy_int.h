@@ -16,6 +16,7 @@
  *   see_int.h  what can be seen of requests, in see.c
  *   ask.c      what the owner may ask
  *   listen.c   where it is reached: socket and certificate, for its owner
+ *   drill_int.h  the failure drill: drill.c, drill_mock.c, drill_cases.c
  *   worker.c   the process around it: channel, signals
  *
  * A configuration never changes. What does change about a replica is a `peer` of the router, found by name, which outlives the swap of a configuration
