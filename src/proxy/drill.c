@@ -159,8 +159,10 @@ int drill_arm(struct drill *d, enum drill_mode mode, size_t live, bool ready, st
     base_autobuf struct buf text = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     struct proxy_config *c;
     int rc = 0;
+    bool breaks = drill_breaks(mode);
+    d->breaks_left = d->n > 1 ? 1 : UINT32_MAX;
     for (size_t i = 0; rc == 0 && i < d->n; i++)
-        rc = drill_mock_set(d->replicas[i], i == live ? DRILL_GOOD : mode, err);
+        rc = drill_mock_set(d->replicas[i], i == live && !breaks ? DRILL_GOOD : mode, err);
     if (rc == 0 && (rc = make_config(d, ready, &text)) < 0)
         return err_set(err, rc, "the router's configuration cannot be written");
     if (rc == 0)

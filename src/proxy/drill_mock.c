@@ -154,9 +154,24 @@ static void die_soon(struct conn *c)
         net_timer_start(c->timer, 5, 0);
 }
 
+bool drill_breaks(enum drill_mode mode)
+{
+    return mode == DRILL_RESET || mode == DRILL_EOF || mode == DRILL_GARBAGE || mode == DRILL_SHORT || mode == DRILL_HEAD_ONLY;
+}
+
+static enum drill_mode mode_now(struct drill_mock *m)
+{
+    if (!drill_breaks(m->mode))
+        return m->mode;
+    if (!m->drill->breaks_left)
+        return DRILL_GOOD;
+    m->drill->breaks_left--;
+    return m->mode;
+}
+
 static void answer(struct conn *c)
 {
-    switch (c->mock->mode) {
+    switch (mode_now(c->mock)) {
     case DRILL_GOOD:
     case DRILL_STALE:
     case DRILL_REFUSE:
