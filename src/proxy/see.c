@@ -475,7 +475,7 @@ static void write_list(struct json_out *o, const char *key, const struct see_pag
 
 int see_write_all(struct see *s, uint64_t now, struct json_out *o)
 {
-    struct see_page *copy = malloc(sizeof *copy * SEE_SHOWN * 2), *g;
+    struct see_page *copy = malloc(sizeof *copy * (SEE_SHOWN + SEE_RECENT)), *g;
     size_t running = 0, ended = 0;
     if (!copy)
         return -ENOMEM;
@@ -484,7 +484,7 @@ int see_write_all(struct see *s, uint64_t now, struct json_out *o)
         if (running < SEE_SHOWN)
             copy[running++] = *g;
     TAILQ_FOREACH_REVERSE(g, &s->ended, pages, link)
-        if (ended < SEE_SHOWN)
+        if (ended < SEE_RECENT)
             copy[SEE_SHOWN + ended++] = *g;
     unlock(s);
     write_list(o, "requests", copy, running, now);

@@ -14,7 +14,8 @@
 #include "place_int.h"
 
 #define SEE_KEPT 512       /* requests remembered after their end */
-#define SEE_SHOWN 256      /* of those under way and of those that ended, in one answer */
+#define SEE_SHOWN 256      /* of those under way, in one answer */
+#define SEE_RECENT 64      /* of those that ended, in one answer: who looks gets it twice a second */
 #define SEE_PATH_MAX 64    /* of a path; the rest is cut */
 #define SEE_TRIES_MAX 8    /* failed attempts that are remembered */
 #define SEE_RATE_S 5       /* seconds over which a rate is taken */
