@@ -13,7 +13,7 @@ static const struct {
     struct fit_margin m;
 } margins[] = {
     {"afmoe", {4, 14}}, {"arwkv7", {4, 235}}, {"bailingmoe3", {10, 6}}, {"cohere2", {8, 13}}, {"cohere2moe", {8, 16}}, {"dbrx", {9, 5}}, {"deepseek32", {3, 6}}, {"deepseek4", {6, 48}}, {"dots3note", {4, 16}},
-    {"exaone-moe", {6, 9}}, {"gemma-embedding", {10, 70}}, {"gemma3n", {60, 155}}, {"gemma4", {10, 12}}, {"glm-dsa", {4, 8}}, {"glm5-next", {48, 78}}, {"gpt2", {13, 5}}, {"graniteswitch", {20, 30}},
+    {"exaone-moe", {6, 9}}, {"gemma-embedding", {10, 70}}, {"gemma3n", {60, 155}}, {"gemma4", {10, 12}}, {"glm-dsa", {4, 8}}, {"glm5-next", {48, 78}}, {"gpt2", {13, 5}}, {"graniteswitch", {50, 190}}, {"bitnet", {36, 24}}, {"gemma-embedding2", {15, 104}}, {"modern-bert", {25, 52}}, {"neo-bert", {13, 26}},
     {"hrm_text", {21, 290}}, {"hy_v4", {36, 45}}, {"jamba", {5, 17}}, {"k2-horizon", {7, 20}}, {"kimi-k3", {6, 42}}, {"kimi-linear", {6, 26}}, {"lfm2", {34, 10}}, {"lfm2moe", {9, 6}}, {"llama4", {4, 16}},
     {"maion-coder", {16, 12}}, {"mamba", {10, 5}}, {"minicpm3", {40, 24}}, {"minimax-01", {21, 68}}, {"minimax-m3", {21, 40}}, {"mpt", {13, 5}}, {"nanbeige", {6, 110}}, {"nemotron_h", {6, 68}},
     {"nemotron_h_moe", {6, 68}}, {"olmo", {21, 8}}, {"plamo2", {20, 6}}, {"qwen35", {6, 22}}, {"qwen3next", {22, 14}}, {"qwen4exp", {15, 56}}, {"rwkv6", {4, 116}}, {"rwkv6qwen2", {6, 55}}, {"rwkv7", {4, 175}},

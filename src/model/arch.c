@@ -21,7 +21,7 @@ static const struct model_arch_row rows[] = {
     {.name = "bailingmoe2", .flags = F_OUTPUT | F_NEXTN_SKIPPED},
     {.name = "bailingmoe3", .flags = KDA | F_MTP | F_NEXTN_CACHED | F_ROLLBACK | F_M_ROPE_IF, .cache = CACHE_HYBRID, .recurrent = REC_NO_KV_HEADS},
     {.name = "bert", .flags = BERT, .cache = CACHE_NO},
-    {.name = "bitnet", .flags = F_NO_SPLIT},
+    {.name = "bitnet", .flags = F_NO_SPLIT | F_TIED_SAME},
     {.name = "bloom"},
     {.name = "chameleon"},
     {.name = "chatglm"},

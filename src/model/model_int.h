@@ -89,6 +89,7 @@ enum arch_flag {
     F_NO_LOADER = 1 << 26,    /* law 10.1: a name that the engine knows and cannot load */
     F_TIED_UNUSED = 1 << 27,  /* law 2.3: an output matrix is made, and nothing uses it */
     F_NEXTN_CACHED = 1 << 28, /* law 3.10: the trunk's cache has its nextn layers too */
+    F_TIED_SAME = 1 << 30,    /* law 2.3: the output is token_embd itself, on the CPU, and no copy */
     F_NEXTN_ROPE = 1 << 29,   /* law 2.3: rope factors are there for nextn layers that are not loaded */
 };
 

@@ -217,7 +217,7 @@ static int read_output(struct model_load *l)
     bool output = model_find_tensor(m, "output.weight") != NULL;
 
     m->own_embeddings = model_find_tensor(m, "token_embd.weight") != NULL;
-    if ((!m->logits && !(l->arch->flags & F_TIED_UNUSED)) || output || (l->arch->flags & F_TAPS) || only_nextn(l))
+    if ((!m->logits && !(l->arch->flags & F_TIED_UNUSED)) || output || (l->arch->flags & (F_TAPS | F_TIED_SAME)) || only_nextn(l))
         return 0;
     if (l->arch->flags & F_OUTPUT)
         return err_set(l->err, -EBADMSG, "tensor 'output.weight' is missing, which %s models need", m->arch);
