@@ -37,7 +37,10 @@ static int restart_one(const struct os_dirs *dirs, const struct fleet *f, const 
         return cmd_fail(CMD_FAILED, &err);
     if (status != 200)
         return refused(&body, service);
-    (void)fprintf(stderr, "%s: ready again after %s\n", service, units_show_ms((clk_system.mono_us(NULL) - began) / 1000, took));
+    if (str_find(buf_str(&body), STR("\"restarted\":0")) >= 0)
+        (void)fprintf(stderr, "%s: idle; the next request for it starts it\n", service);
+    else
+        (void)fprintf(stderr, "%s: ready again after %s\n", service, units_show_ms((clk_system.mono_us(NULL) - began) / 1000, took));
     return CMD_OK;
 }
 

@@ -55,7 +55,7 @@ static enum os_style style_of(struct str state)
         return OS_GREEN;
     if (str_eq_c(state, "failed"))
         return OS_RED;
-    return str_eq_c(state, "down") || str_eq_c(state, "elsewhere") ? OS_DIM : OS_YELLOW;
+    return str_eq_c(state, "down") || str_eq_c(state, "idle") || str_eq_c(state, "elsewhere") ? OS_DIM : OS_YELLOW;
 }
 
 /* ---- table ------------------------------------------------------------------------------------------------- */
@@ -72,7 +72,9 @@ static int add_services(json_val root, bool color, struct buf *out)
         json_val s = json_at(services, i);
         struct str name = text_of(s, "name"), state = text_of(s, "state"), model = text_of(s, "model");
         os_table_cell(t, OS_BOLD, STR_FMT, STR_ARG(name));
-        os_table_cell(t, style_of(state), STR_FMT, STR_ARG(state));
+        bool drained = false;
+        (void)json_bool(json_get(s, "drained"), &drained);
+        os_table_cell(t, style_of(state), STR_FMT "%s", STR_ARG(state), drained ? " (drained)" : str_eq_c(state, "idle") ? " (on demand)" : "");
         number_cell(t, s, "pid");
         number_cell(t, s, "port");
         os_table_cell(t, OS_PLAIN, STR_FMT, STR_ARG(model));

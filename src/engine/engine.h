@@ -37,6 +37,7 @@ struct fleet_options engine_fleet_options(void);
 /* Where things are for one service, as the engine will see them. Paths are absolute. */
 struct engine_paths {
     const char *weights, *projector, *drafter, *template_file; /* NULL: none */
+    const char *slot_dir; /* where it may keep what its slots hold; NULL: nowhere */
 };
 /* The argument list after the program's name (for "generic": the whole command), NULL-terminated, in arena a. Nothing that decides memory is left to a default: context, slots, layers, split, batch,
  * ubatch, KV types, unified KV, flash attention and prompt cache are always spelled out. -EINVAL when a shape cannot be expressed (err says which key). */

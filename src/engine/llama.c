@@ -309,6 +309,8 @@ static int llama_argv(const struct fleet_service *s, const struct engine_paths *
         say(args, s, said_template, BASE_COUNT(said_template));
         args_pair(args, "--chat-template-file", p->template_file);
     }
+    if (p->slot_dir)
+        args_pair(args, "--slot-save-path", p->slot_dir);
     args_pair(args, "-lv", VERBOSITY);
     args_pair(args, "--log-colors", "off");
     args_number(args, "--sse-ping-interval", ENGINE_PING_S);

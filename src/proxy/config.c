@@ -55,6 +55,10 @@ static void write_replica(struct json_out *o, const struct fleet_service *declar
     json_out_u64(o, "slots", strcmp(s->runtime->engine, "generic") == 0 ? 0 : s->shape.slots);
     json_out_u64(o, "context", strcmp(s->runtime->engine, "llama.cpp") == 0 ? s->shape.context : 0);
     json_out_bool(o, "pins", strcmp(s->runtime->engine, "llama.cpp") == 0);
+    if (state && state->startable)
+        json_out_bool(o, "startable", true);
+    if (state && state->why)
+        json_out_cstr(o, "why", state->why);
     json_out_end(o);
 }
 
@@ -175,7 +179,19 @@ static int read_replica(const struct proxy_config *c, json_val v, const struct p
         rc = read_name(c, json_get(v, "host"), NI_MAXHOST - 1, &r->host, err);
     if (rc < 0)
         return rc;
-    if (json_count(v) != 9 || !json_u64(json_get(v, "port"), &port) || port == 0 || port > UINT16_MAX ||
+    size_t more = 0; /* what is written only when there is something to say */
+    if (json_get(v, "startable")) {
+        more++;
+        if (!json_bool(json_get(v, "startable"), &r->startable))
+            return bad(err, "a replica is not complete");
+    }
+    if (json_get(v, "why")) {
+        more++;
+        rc = read_name(c, json_get(v, "why"), PROXY_WHY_MAX - 1, &r->why, err);
+    }
+    if (rc < 0)
+        return rc;
+    if (json_count(v) != 9 + more || !json_u64(json_get(v, "port"), &port) || port == 0 || port > UINT16_MAX ||
         !json_bool(json_get(v, "ready"), &r->ready) || !json_u64(json_get(v, "generation"), &r->generation) ||
         !json_u64(json_get(v, "slots"), &slots) || slots > SCHED_SLOTS_MAX || !json_u64(json_get(v, "context"), &r->context) || !json_bool(json_get(v, "pins"), &r->pins))
         return bad(err, "a replica is not complete");
@@ -306,7 +322,7 @@ const struct proxy_endpoint *proxy_config_find(const struct proxy_config *c, str
 bool proxy_config_any_ready(const struct proxy_config *c)
 {
     for (size_t i = 0; i < c->n_replicas; i++)
-        if (c->replicas[i].ready && c->replicas[i].resolved)
+        if ((c->replicas[i].ready && c->replicas[i].resolved) || c->replicas[i].startable)
             return true;
     return false;
 }

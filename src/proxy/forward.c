@@ -249,14 +249,26 @@ void proxy_forward(struct proxy_request *r)
         enter(r);
 }
 
+/* Why the first of its replicas that tells is not ready. */
+static void find_why(const struct proxy_request *r, char ret[PROXY_WHY_MAX])
+{
+    ret[0] = '\0';
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    for (size_t i = 0; i < r->ticket.n_candidates && !ret[0]; i++)
+        memcpy(ret, PROXY_PEER(r->candidates[i])->why, PROXY_WHY_MAX);
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+}
+
 static void give_up(struct proxy_request *r, bool expired)
 {
+    char why[PROXY_WHY_MAX];
+    find_why(r, why);
     if (expired)
         proxy_request_fail(r, 503, "no slot of '%s' became free in time", r->endpoint->name);
     else if (r->attempts)
         proxy_request_fail(r, 502, "no replica of '%s' could be reached; the last, '%s': %s", r->endpoint->name, r->last, r->held.len ? r->held.ptr : "no reason given");
     else
-        proxy_request_fail(r, 503, "no replica of '%s' is ready", r->endpoint->name);
+        proxy_request_fail(r, 503, "no replica of '%s' is ready%s%s", r->endpoint->name, why[0] ? ": " : "", why);
 }
 
 /* It is on its way. */

@@ -223,6 +223,7 @@ void proxy_pump(struct proxy_lane *l)
         net_timer_stop(l->due);
     else
         net_timer_start(l->due, t.due_ms, 0);
+    proxy_tell_moved(l);
 }
 
 /* ---- the tick ---------------------------------------------------------------------------------------------- */

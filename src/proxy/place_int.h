@@ -150,7 +150,9 @@ struct sched_replica {
     unsigned n_slots; /* requests at once; 0: as many as come */
     bool pins;        /* takes id_slot */
     uint64_t context; /* tokens that its slots hold together; 0 unknown. The owner writes it */
+    bool startable;   /* not ready, and it is worth waiting for */
     /* ---- */
+    unsigned running; /* tickets of this generation, leased or not */
     uint64_t life;    /* counts its generations: a lease of another one is void */
     unsigned active;  /* leases of this generation */
     uint64_t used;    /* when it last had its turn, counted in turns */

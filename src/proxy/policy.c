@@ -214,15 +214,19 @@ static void look_at(const struct sched_ticket *t, struct sched_view *v, struct s
 void sched_choose(struct sched *s, struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
     size_t n_ready = 0;
-    bool suspects = true;
-    for (size_t i = 0; i < t->n_candidates; i++)
-        if (t->candidates[i]->ready && !tried(t, i)) {
+    bool suspects = true, startable = false;
+    for (size_t i = 0; i < t->n_candidates; i++) {
+        if (tried(t, i))
+            continue;
+        startable = startable || t->candidates[i]->startable;
+        if (t->candidates[i]->ready) {
             n_ready++;
             suspects = suspects && t->candidates[i]->suspect_ms > now;
         }
+    }
     c->n = c->n_matches = 0;
     c->due = UINT64_MAX;
-    c->verdict = n_ready ? SCHED_WAIT : SCHED_NOBODY;
+    c->verdict = n_ready || startable ? SCHED_WAIT : SCHED_NOBODY;
     if (!n_ready)
         return;
     if (t->leased && (t->n_chain || t->hint))

@@ -169,6 +169,17 @@ static const struct proxy_peer *next_failed(struct proxy *p, uint64_t *ret_gener
     return found;
 }
 
+void proxy_tell_moved(struct proxy_lane *l)
+{
+    struct proxy *p = l->proxy;
+    if (l == p->lanes) {
+        if (p->on_moved)
+            p->on_moved(p->on_moved_ctx);
+    } else if (p->watched && !atomic_exchange(&p->moved, true)) {
+        net_wake_send(p->lanes->wake);
+    }
+}
+
 void proxy_owner_woken(struct proxy *p)
 {
     const struct proxy_peer *peer;
@@ -176,6 +187,8 @@ void proxy_owner_woken(struct proxy *p)
     char text[PROXY_FAILED_MAX];
     while ((peer = next_failed(p, &generation, text)))
         p->on_failed(p->on_failed_ctx, peer->name, generation, text);
+    if (atomic_exchange(&p->moved, false))
+        proxy_tell_moved(p->lanes);
     (void)pthread_mutex_lock(&p->lock);
     bool drained = p->undrained == 0;
     (void)pthread_mutex_unlock(&p->lock);
@@ -219,6 +232,8 @@ static struct proxy_peer *peer_update(struct proxy *p, const struct proxy_replic
     peer->target = (struct proxy_target){.addr = r->addr, .pins = r->pins};
     snprintf(peer->target.served, sizeof peer->target.served, "%s", r->served);
     peer->s.context = r->context;
+    peer->s.startable = r->startable && r->resolved;
+    snprintf(peer->why, sizeof peer->why, "%s", r->why ? r->why : "");
     return sched_replica_set(&peer->s, r->ready && r->resolved, r->generation, r->slots, r->pins) < 0 ? NULL : peer;
 }
 
@@ -227,7 +242,7 @@ void proxy_set_config(struct proxy *p, struct proxy_config *c)
     c->peers = calloc(c->n_replicas ? c->n_replicas : 1, sizeof(struct proxy_peer *));
     (void)pthread_mutex_lock(&p->lock);
     for (size_t i = 0; i < p->n_peers; i++)
-        p->peers[i]->s.ready = false;
+        p->peers[i]->s.ready = p->peers[i]->s.startable = false;
     for (size_t i = 0; c->peers && i < c->n_replicas; i++)
         c->peers[i] = peer_update(p, &c->replicas[i]);
     struct proxy_config *before = p->config;

@@ -25,6 +25,8 @@ struct proxy_state {
     const struct fleet_service *as; /* what its process runs as, when that is not what is declared; NULL: as declared */
     bool ready;
     uint64_t generation; /* changes with every start of its process */
+    bool startable;      /* not ready, but its owner starts it when a request waits for it */
+    const char *why;     /* not ready and not startable: what clients are told; NULL */
 };
 /* The configuration of a fleet as one line of JSON, as the worker reads it. A service that is not in states is taken for ready. */
 int proxy_config_text(const struct fleet *f, const struct proxy_state *states, size_t n, struct buf *out) BASE_MUST_USE;
@@ -106,9 +108,12 @@ int proxy_pair_text(const struct proxy_pair *p, struct buf *out) BASE_MUST_USE;
 
 /* Lines of JSON over a socketpair. Owner to worker: {"config":{...}} replaces the configuration, {"index":HEX} before the first one is what an earlier worker knew of conversations, {"drain":MS} ends it
  * gracefully, {"stats":true} asks for numbers, {"ask":{"serial":N,"method":"GET","target":"/requests"}} asks as proxy_ask does,
- * {"tls":{"certificate":PEM,"key":PEM}} comes before the first configuration, or replaces the pair. Worker to owner: {"up":true} once the first configuration is in force and it
+ * {"tls":{"certificate":PEM,"key":PEM}} comes before the first configuration, or replaces the pair, {"mark":N} after a
+ * configuration numbers it: whoever sends it has services on demand and is told what they are asked for. Worker to owner: {"up":true} once the first configuration is in force and it
  * accepts, {"stats":{"requests":N,"retries":N,"errors":N,"active":N,"working_set":N,"capacity":N,"conversations":N,"slots":N,"crowded":B,"metrics":"..."}}, {"answer":{"serial":N,"status":N,"body":{...}}},
- * {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached, {"index":HEX} now and then and before it ends. The end of the channel ends the worker at once. */
+ * {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached, {"index":HEX} now and then and before it ends,
+ * {"demand":{"mark":N,"active":[{"service":NAME,"n":N},...],"waiting":[{"endpoint":NAME,"n":N,"ms":LONGEST},...]}} whenever it differs: after the configuration of that number what each replica works on, and for which
+ * endpoints requests wait of which no replica is ready. The end of the channel ends the worker at once. */
 #define PROXY_CHANNEL_LINE_MAX 4194304
 /* Runs until drained or the channel ends. Owns the descriptors. 0, or a negative errno. */
 int proxy_worker(int channel_fd, const int *listen_fds, size_t n, unsigned loops, struct err *err) BASE_MUST_USE;

@@ -10,6 +10,7 @@
  *   own.c      what the router answers itself
  *   forward.c  the call to a replica: queue, sending, sending again
  *   join.c     the same turn asked twice
+ *   want.c     what the owner of services on demand must know
  *   answer.c   what comes back: held until it is sure, then passed on
  *   dialect.c  what the APIs call an event, an error, a sign of life
  *   place_int.h has the parts that choose
@@ -54,6 +55,7 @@
 #define PROXY_RETRY_AFTER "2"           /* seconds until a client should ask again, when nothing is ready */
 #define PROXY_SERIES_MAX 8192           /* endpoints x replicas x status codes, with room */
 #define PROXY_FAILED_MAX 256            /* of what is said about a replica that failed */
+#define PROXY_WHY_MAX 320               /* of why a service is not ready */
 
 /* ---- config.c ------------------------------------------------------------------------------------------- */
 
@@ -66,6 +68,8 @@ struct proxy_replica {
     bool ready;
     uint64_t generation;
     unsigned slots;     /* requests at once; 0: as many as come */
+    bool startable;     /* its owner starts it when a request waits for it */
+    const char *why;    /* not ready, and why; NULL */
     uint64_t context;   /* tokens that all slots hold together; 0 unknown */
     bool pins;          /* takes id_slot */
 };
@@ -111,6 +115,7 @@ struct proxy_peer {
     struct sched_replica s; /* lock */
     char name[FLEET_NAME_MAX + 1]; /* never changes */
     struct proxy_target target;    /* lock */
+    char why[PROXY_WHY_MAX];       /* lock; it is not ready, and why; "" */
     /* lock: as its answers told */
     uint64_t prompt_n, cached_n, predicted_n;
     struct see_rate rate; /* tokens of answers */
@@ -156,12 +161,18 @@ struct proxy {
     /* Gets whole lines for the log of requests, on any lane's thread; NULL: there is none. */
     void (*on_log)(void *ctx, struct str lines);
     void *on_log_ctx;
+    /* Requests were put in line, sent or ended: on the owner's thread, and when another lane says so only while `watched`. May be NULL. */
+    void (*on_moved)(void *ctx);
+    void *on_moved_ctx;
+    atomic_bool watched, moved;
 };
 
 /* The configuration in force, to be given back with proxy_config_unref; NULL. */
 struct proxy_config *proxy_config_now(struct proxy *p);
 /* Tells the owner what lanes have left for it. */
 void proxy_owner_woken(struct proxy *p);
+/* Requests of a lane moved: its owner may want to know. */
+void proxy_tell_moved(struct proxy_lane *l);
 /* A replica could not be reached: its owner is told. service is the name of a peer. */
 void proxy_tell_failed(struct proxy_lane *l, const char *service, uint64_t generation, const char *text);
 
@@ -208,6 +219,11 @@ void proxy_stream_add(struct proxy_request *r);
 void proxy_stream_remove(struct proxy_request *r);
 /* How much room an endpoint of the configuration in force has. The lock is held. */
 void proxy_room(struct proxy *p, const struct proxy_endpoint *e, struct sched_room *ret);
+
+/* ---- want.c ----------------------------------------------------------------------------------------------------- */
+
+/* A line for the owner of services on demand (proxy.h): 1 when it differs from the one that *digest is of, which then follows; 0: it does not. */
+int proxy_want_text(struct proxy *p, uint64_t mark, uint64_t *digest, struct buf *out) BASE_MUST_USE;
 
 /* ---- dialect.c ------------------------------------------------------------------------------------------------ */
 

@@ -49,7 +49,7 @@ int sched_replica_set(struct sched_replica *r, bool ready, uint64_t generation, 
             return -ENOMEM;
         free(r->slots);
         r->slots = slots;
-        r->active = r->failures = r->window = 0;
+        r->active = r->running = r->failures = r->window = 0;
         r->suspect_ms = 0;
         r->life++;
     }
@@ -223,6 +223,7 @@ static void lease(struct sched *s, struct sched_ticket *t, const struct sched_ch
     r->used = ++s->turns;
     if (t->rank > s->rank)
         s->rank = t->rank;
+    r->running++;
     if (!t->leased)
         return;
     r->active++;
@@ -337,6 +338,7 @@ void sched_leave(struct sched *s, struct sched_ticket *t, const struct sched_out
         return;
     }
     t->state = SCHED_OUT;
+    r->running--;
     if (o->result == SCHED_FAILED)
         blame(r, now);
     if (!t->leased)

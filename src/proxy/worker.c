@@ -9,6 +9,7 @@
 
 #include "proxy_int.h"
 
+#define WANT_MS 2     /* between a change and the line that tells of it */
 #define SAVE_MS 10000 /* between two copies of the index for the owner: what a crash costs */
 
 struct worker {
@@ -19,7 +20,10 @@ struct worker {
     size_t n_fds;
     unsigned loops;
     struct buf line;
-    struct net_timer *save;
+    struct net_timer *save, *want;
+    bool wanting;          /* its owner has services on demand */
+    bool want_armed;
+    uint64_t mark, digest; /* of the last line about it */
     uint64_t saved;  /* changes of the index at that time */
     struct buf index; /* what an earlier one knew, until there is a configuration */
     bool draining;
@@ -131,6 +135,39 @@ static void say_answer(struct worker *w, uint64_t serial, unsigned status, struc
     struct str line = buf_str(&b);
     if (buf_status(&b) == 0)
         base_ignore(net_stream_write(w->channel, &line, 1));
+}
+
+static void say_want(void *ctx)
+{
+    struct worker *w = ctx;
+    base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
+    w->want_armed = false;
+    if (proxy_want_text(w->proxy, w->mark, &w->digest, &b) > 0) {
+        struct str parts[] = {buf_str(&b), STR("\n")};
+        base_ignore(net_stream_write(w->channel, parts, BASE_COUNT(parts)));
+    }
+}
+
+/* What moves within a moment is told together. */
+static void on_moved(void *ctx)
+{
+    struct worker *w = ctx;
+    if (w->wanting && !w->want_armed)
+        net_timer_start(w->want, WANT_MS, 0);
+    w->want_armed = w->wanting;
+}
+
+static int take_mark(struct worker *w, uint64_t mark)
+{
+    if (!w->want)
+        w->want = net_timer_new(w->loop, say_want, w);
+    if (!w->want)
+        return err_nomem(w->err);
+    w->wanting = true;
+    w->proxy->watched = true;
+    w->mark = mark;
+    on_moved(w);
+    return 0;
 }
 
 /* The log of requests is what this process prints. */
@@ -274,6 +311,8 @@ static int take_line(struct worker *w, struct str line)
         rc = take_config(w, line);
     else if (json_get(root, "tls"))
         rc = take_pair(w, json_get(root, "tls"));
+    else if (json_u64(json_get(root, "mark"), &ms))
+        rc = take_mark(w, ms);
     else if (json_u64(json_get(root, "drain"), &ms))
         drain(w, ms);
     else if (json_bool(json_get(root, "stats"), &ask) && ask)
@@ -332,6 +371,7 @@ static void end(struct worker *w)
     for (; w->n_fds; w->fds++, w->n_fds--)
         (void)close(*w->fds);
     w->proxy = proxy_free(w->proxy);
+    w->want = net_timer_close(w->want);
     w->channel = net_stream_close(w->channel, false);
     w->save = net_timer_close(w->save);
     if (w->loop)
@@ -350,6 +390,8 @@ int proxy_worker(int channel_fd, const int *listen_fds, size_t n, unsigned loops
     } else {
         w.proxy->on_failed = on_failed;
         w.proxy->on_failed_ctx = &w;
+        w.proxy->on_moved = on_moved;
+        w.proxy->on_moved_ctx = &w;
         rc = net_stream_from_fd(w.loop, channel_fd, &ops, &w, &w.channel, err);
     }
     if (rc == 0 && !(w.save = net_timer_new(w.loop, say_index, &w)))

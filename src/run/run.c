@@ -418,6 +418,11 @@ int run_new(const struct run_env *env, const struct fleet_service *service, cons
     return 0;
 }
 
+void run_set_slot_dir(struct run_service *s, const char *path)
+{
+    s->slot_dir = path;
+}
+
 struct run_service *run_free(struct run_service *s)
 {
     if (!s)

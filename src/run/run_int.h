@@ -49,6 +49,7 @@ struct run_service {
     /* One process and what belongs to it. */
     struct arena *arena; /* argv, paths; until the next start */
     struct engine_paths paths;
+    const char *slot_dir;
     struct probe_target target;
     uint64_t limit_ms;
     struct os_proc proc;   /* our child: the engine, or bubblewrap around it */

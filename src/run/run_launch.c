@@ -150,6 +150,12 @@ static int find_paths(struct run_service *s, struct binds *b, struct err *err)
         rc = bind_add(b, s->paths.drafter, err);
     if (rc == 0)
         rc = bind_add(b, s->paths.template_file, err);
+    if (rc == 0 && s->slot_dir) {
+        s->paths.slot_dir = s->slot_dir;
+        rc = bind_add(b, s->slot_dir, err);
+        if (rc == 0)
+            b->list[b->n - 1].writable = true;
+    }
     return rc;
 }
 

@@ -117,7 +117,7 @@ static bool all_ready(const struct up *u)
     struct run_info info;
     for (size_t i = 0; i < u->n_services; i++) {
         run_info(u->services[i]->run, &info);
-        if (info.state != RUN_READY)
+        if (info.state != RUN_READY && !up_on_demand(u->services[i]))
             return false;
     }
     return true;
@@ -135,6 +135,7 @@ static void serve(struct up *u)
     }
     up_daemon_tell(u, 0);
     up_manager_tell(u, "READY=1\n");
+    up_demand_begin(u);
 }
 
 void up_router_is_up(struct up *u)
@@ -164,9 +165,14 @@ static void on_state(void *ctx, struct run_service *s, enum run_state from, enum
     struct run_info info;
     if (changes_record(from, to))
         up_record(u);
-    up_router_tell(u);
     up_manager_tell(u, "");
     up_progress_service(u, s, from);
+    if (up_on_demand(us) && u->phase != UP_STOPPING) {
+        up_demand_state(us, to);
+        up_restart_step(u, s);
+        return;
+    }
+    up_router_tell(u);
     switch (u->phase) {
     case UP_STARTING:
         if (to == RUN_FAILED) {
@@ -200,8 +206,9 @@ static void on_tick(void *ctx)
 static void start_services(struct up *u)
 {
     for (size_t i = 0; u->phase == UP_STARTING && i < u->n_services; i++)
-        base_ignore(run_start(u->services[i]->run, NULL)); /* a failure is a state, told by on_state */
-    if (u->n_services == 0)
+        if (!up_on_demand(u->services[i]))
+            base_ignore(run_start(u->services[i]->run, NULL)); /* a failure is a state, told by on_state */
+    if (u->n_services == u->demand.d.n)
         all_are_ready(u);
 }
 
@@ -274,6 +281,8 @@ static int open_loop(struct up *u, struct err *err)
     if (rc == 0)
         rc = make_services(u, err);
     if (rc == 0)
+        rc = up_demand_open(u, err);
+    if (rc == 0)
         rc = up_control_open(u, err);
     return rc;
 }
@@ -283,6 +292,7 @@ static int open_loop(struct up *u, struct err *err)
 static void release(struct up *u)
 {
     up_control_close(u);
+    up_demand_close(u);
     up_router_release(u);
     up_reload_release(u);
     for (size_t i = 0; i < u->n_services; i++)

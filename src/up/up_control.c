@@ -154,6 +154,14 @@ void up_restart_end(struct up *u, const char *text)
     }
 }
 
+/* The next one of a rolling restart that is up; services on demand that are down stay so. */
+static struct up_service *next_to_restart(struct up *u)
+{
+    while (u->restart.index < u->n_services && up_demand_idle(u->services[u->restart.index]))
+        u->restart.index++;
+    return u->restart.index < u->n_services ? u->services[u->restart.index] : NULL;
+}
+
 static void restart_begin(struct up *u, struct up_service *s)
 {
     u->restart.at = s;
@@ -196,12 +204,24 @@ void up_restart_step(struct up *u, struct run_service *run)
         restart_failed(u, r->at);
     } else if (i.state == RUN_READY && r->started) {
         r->done++;
-        size_t next = ++r->index;
-        if (r->all && next < u->n_services)
-            restart_begin(u, u->services[next]);
+        r->index++;
+        struct up_service *next = r->all ? next_to_restart(u) : NULL;
+        if (next)
+            restart_begin(u, next);
         else
             up_restart_end(u, NULL);
     }
+}
+
+static void restart_ask(struct up *u, struct httpio_exchange *x, struct up_service *s, bool all)
+{
+    u->restart = (struct up_restart){.all = all};
+    if (all)
+        s = next_to_restart(u);
+    if (!s)
+        httpio_respond(x, 200, "application/json", STR("{\"restarted\":0}"));
+    else if (keep(u, x, UP_WANTS_RESTART))
+        restart_begin(u, s);
 }
 
 static void on_restart(struct up *u, struct httpio_exchange *x, struct str query)
@@ -223,10 +243,10 @@ static void on_restart(struct up *u, struct httpio_exchange *x, struct str query
         answer_error(x, 404, "no such service runs here");
     else if (u->restart.at)
         answer_error(x, 409, "another restart is under way");
-    else if (keep(u, x, UP_WANTS_RESTART)) {
-        u->restart = (struct up_restart){.all = all};
-        restart_begin(u, s);
-    }
+    else if (!all && up_demand_idle(s))
+        httpio_respond(x, 200, "application/json", STR("{\"restarted\":0}")); /* its next start is a new one */
+    else
+        restart_ask(u, x, s, all);
 }
 
 /* ---- server ---------------------------------------------------------------------------------------------------- */

@@ -10,6 +10,10 @@
  *   up_worker.c   one worker process: spawn, channel, end
  *   up_control.c  the control socket's server, rolling restarts
  *   up_web.c      the page of the admin listener, in web/
+ *   demand.c      which services on demand are to be up (demand_int.h)
+ *   up_demand.c   ... and how that is done
+ *   up_fits.c     which of them fit together, and whether memory is free
+ *   up_prompts.c  what their slots hold, while they are stopped
  *   up_status.c   the status as JSON, of a running fleet and of one that is down
  *   up_manager.c  what the service manager is told
  *   up_say.c      what a person sees: progress, messages, the table
@@ -20,11 +24,13 @@
 
 #include <conf/conf.h>
 #include <httpio/httpio.h>
+#include <hw/hw.h>
 #include <net/net.h>
 #include <proxy/proxy.h>
 #include <run/run.h>
 #include <store/store.h>
 
+#include "demand_int.h"
 #include "up.h"
 
 #define UP_TRIM_MS 2000           /* between looks at the size of router.log */
@@ -38,6 +44,11 @@
 #define UP_PATH_MAX 4096
 #define UP_SOCKETS_MAX FLEET_ROUTER_LOOPS_MAX /* that the router listens at: one for each loop, or what the service manager passed */
 _Static_assert(UP_SOCKETS_MAX >= OS_SOCKETS_MAX, "all passed sockets have room");
+#define UP_SETTLE_MS 20000        /* how long a start waits for memory that a stopped engine held */
+#define UP_SETTLE_LOOK_MS 50
+#define UP_WHY_MAX 300            /* of the reason that clients are told */
+#define UP_WAITS_MAX 1024         /* endpoints that a worker's report names */
+#define UP_FITS_MAX 64            /* answers that are kept */
 
 /* Where a fleet keeps its things; absolute. */
 struct up_paths {
@@ -62,6 +73,30 @@ struct up_fleet {
     struct fleet *f;
 };
 
+/* What memory a start takes, of each of this machine's cards and of the machine itself. */
+struct up_need {
+    bool found;
+    uint64_t card_bytes[HW_DEVICES_MAX], host_bytes;
+};
+
+struct up_weights {
+    dev_t dev;
+    ino_t ino;
+    uint64_t size; /* 0: nothing is known */
+    int64_t mtime_ns;
+};
+
+/* Of the slots' files. */
+struct up_prompts {
+    char *dir; /* NULL: nothing is kept */
+    struct httpio_fetch *fetch;
+    bool saving;
+    bool held[FLEET_SLOTS_MAX];
+    unsigned slot, n_held, n_restored;
+    uint64_t bytes, next_life;
+    struct up_weights weights;
+};
+
 struct up_service {
     struct up *up;
     const struct fleet_service *service; /* as it is declared now, or was when it was removed */
@@ -74,6 +109,44 @@ struct up_service {
     bool removed;                        /* the fleet file has it no more: it goes when it has stopped */
     bool drained; /* by request: the router gives it nothing new */
     uint64_t unreached; /* generation of which the router has said that it cannot be reached */
+    /* on demand: */
+    uint64_t life;      /* as the router knows it; kept when its slots are given back to the next process */
+    bool startable;     /* as the router was told */
+    char why[UP_WHY_MAX]; /* it did not start, or "" */
+    struct net_timer *settle;
+    uint64_t settle_by_ms;
+    struct up_need need;
+    struct up_prompts prompts;
+};
+
+struct up_wait {
+    size_t endpoint;
+    uint64_t n, since_ms;
+};
+
+/* What a worker works on, as it told last. */
+struct up_report {
+    uint64_t mark; /* that it follows */
+    uint64_t active[FLEET_SERVICES_MAX];
+    struct up_wait waits[UP_WAITS_MAX];
+    size_t n_waits;
+};
+
+struct up_fit {
+    uint64_t key, until_ms;
+    bool fits;
+};
+
+struct up_demand {
+    struct demand d; /* n 0: there are none on demand */
+    struct up_service **units;
+    struct net_timer *timer;
+    uint64_t mark;   /* of the last line to the workers */
+    bool acting;
+    struct up_fit fits[UP_FITS_MAX];
+    size_t n_fits;
+    struct hw_reader *reader;
+    struct hw *hw;
 };
 
 /* One process of the router. */
@@ -88,6 +161,7 @@ struct up_worker {
     bool accepts; /* it has a configuration and accepts */
     bool leaving; /* another one serves; it finishes what it has */
     struct proxy_stats stats;
+    struct up_report *report; /* NULL: none yet */
 };
 
 struct up_router {
@@ -182,6 +256,7 @@ struct up {
     struct up_restart restart;
     struct up_reload reload;
     struct up_upgrade upgrade;
+    struct up_demand demand;
 
     enum up_phase phase;
     bool services_stopping; /* the router is gone, engines are being stopped */
@@ -283,6 +358,45 @@ int up_worker_adopt(struct up *u, const struct os_proc *proc, int channel_fd, st
 void up_worker_send(struct up_worker *w, const struct buf *line);
 /* Takes it out of the list; one that lives is killed and waited for. Takes NULL; returns NULL. */
 struct up_worker *up_worker_free(struct up_worker *w);
+
+/* Names one life of an engine for ever, so that what the router knows of it outlives the supervisor and nobody else's. */
+uint64_t up_life_of(const struct run_info *info);
+
+/* ---- up_demand.c ---- */
+bool up_on_demand(const struct up_service *us);
+int up_demand_open(struct up *u, struct err *err) BASE_MUST_USE;
+/* The fleet is up: preloads begin. */
+void up_demand_begin(struct up *u);
+/* A service on demand changed its state. */
+void up_demand_state(struct up_service *us, enum run_state to);
+/* Whether requests may be sent to it, as far as that is decided here. */
+bool up_demand_serves(const struct up_service *us);
+/* Whether a request may wait for it, and if not why, or NULL. */
+const char *up_demand_why(const struct up_service *us, bool *ret_startable);
+bool up_demand_idle(const struct up_service *us);
+/* A worker's report. */
+void up_demand_take(struct up_worker *w, json_val v);
+void up_demand_worker_gone(struct up *u);
+void up_demand_close(struct up *u);
+/* Its prompts are kept, are given back. */
+void up_demand_stop(struct up_service *us);
+void up_demand_ready(struct up_service *us);
+
+/* ---- up_fits.c ---- */
+/* Whether the units on demand with up[i] may run at the same time; ctx is the supervisor. */
+bool up_fits(void *ctx, const bool *up);
+/* Whether the memory that the service takes is free now; else what is not. */
+bool up_fits_free(struct up *u, struct up_service *us, char ret_what[96]);
+void up_fits_release(struct up *u);
+
+/* ---- up_prompts.c ---- */
+int up_prompts_open(struct up *u, struct err *err) BASE_MUST_USE;
+/* Ends with up_demand_stop, perhaps before it returns. */
+void up_prompts_save(struct up_service *us);
+/* Ends with up_demand_ready, perhaps before it returns. life: of the new process. */
+void up_prompts_restore(struct up_service *us, uint64_t life);
+void up_prompts_cancel(struct up_service *us);
+void up_prompts_close(struct up *u);
 
 /* ---- up_control.c ---- */
 int up_control_open(struct up *u, struct err *err) BASE_MUST_USE;

@@ -42,8 +42,7 @@ static void send_all(struct up *u, const struct buf *b)
         up_worker_send(w, b);
 }
 
-/* Names one life of an engine for ever, so that what the router knows of it outlives the supervisor and nobody else's. */
-static uint64_t life_of(const struct run_info *info)
+uint64_t up_life_of(const struct run_info *info)
 {
     char text[OS_BOOT_ID + 64], boot[OS_BOOT_ID];
     uint64_t ticks, h = UINT64_C(14695981039346656037);
@@ -98,6 +97,21 @@ static void take_index(struct up *u, struct str hex)
         base_ignore(os_write_atomic(dir, INDEX_NAME, hex.ptr, hex.len, 0600, NULL));
 }
 
+static uint64_t life_for_router(const struct up_service *us, const struct run_info *info)
+{
+    return up_on_demand(us) ? us->life : up_life_of(info);
+}
+
+/* What a worker tells from now on is told after the configuration before this line. */
+static void tell_mark(struct up *u)
+{
+    base_autobuf struct buf b = BUF_INIT(64);
+    if (!u->demand.d.n)
+        return;
+    buf_addf(&b, "{\"mark\":%llu}", (unsigned long long)++u->demand.mark);
+    send_all(u, &b);
+}
+
 void up_router_tell(struct up *u)
 {
     if (!u->router.workers || u->router.draining)
@@ -107,13 +121,17 @@ void up_router_tell(struct up *u)
         struct run_info info;
         run_info(u->services[i]->run, &info);
         states[i] = (struct proxy_state){
-            .service = u->services[i]->service, .as = run_service_of(u->services[i]->run), .ready = info.state == RUN_READY && !u->services[i]->drained, .generation = life_of(&info)};
+            .service = u->services[i]->service, .as = run_service_of(u->services[i]->run),
+            .ready = info.state == RUN_READY && !u->services[i]->drained && up_demand_serves(u->services[i]),
+            .generation = life_for_router(u->services[i], &info)};
+        states[i].why = up_demand_why(u->services[i], &states[i].startable);
     }
     base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     if (proxy_config_text(u->fleet, states, u->n_services, &b) == 0)
         send_all(u, &b);
     else
         up_say(u, EVENT_ERROR, "router", "configuration cannot be written");
+    tell_mark(u);
 }
 
 void up_router_tell_pair(struct up *u)
@@ -212,7 +230,7 @@ static void take_failed(struct up *u, json_val v)
     if (!s || s->unreached == generation)
         return;
     run_info(s->run, &info);
-    if (info.state != RUN_READY || life_of(&info) != generation)
+    if (info.state != RUN_READY || life_for_router(s, &info) != generation)
         return;
     s->unreached = generation;
     base_autobuf struct buf b = BUF_INIT(1024);
@@ -253,6 +271,8 @@ void up_router_take(struct up_worker *w, struct str line)
         take_stats(w, json_get(root, "stats"));
     } else if (json_get(root, "answer")) {
         take_answer(u, json_get(root, "answer"));
+    } else if (json_get(root, "demand")) {
+        up_demand_take(w, json_get(root, "demand"));
     } else if (json_get(root, "failed")) {
         take_failed(u, json_get(root, "failed"));
     } else if (w == u->router.workers && json_str(json_get(root, "index"), &index)) {
@@ -302,6 +322,7 @@ void up_router_ended(struct up_worker *w, int status)
     os_proc_release(&w->proc);
     w->proc = OS_PROC_NONE;
     up_worker_free(w);
+    up_demand_worker_gone(u);
     if (served)
         up_control_stats(u);
     if (r->draining) {

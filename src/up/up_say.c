@@ -108,12 +108,19 @@ static void add_row(struct os_table *t, const struct up_service *us)
     const struct fleet_service *s = us->service;
     run_info(us->run, &i);
     os_table_cell(t, OS_BOLD, "%s", s->name);
-    os_table_cell(t, i.state == RUN_READY ? OS_GREEN : OS_YELLOW, "%s", run_state_text(i.state));
-    os_table_cell(t, OS_PLAIN, "%d", (int)i.pid);
+    bool idle = up_demand_idle(us);
+    if (idle)
+        os_table_cell(t, OS_DIM, "idle (on demand)");
+    else
+        os_table_cell(t, i.state == RUN_READY ? OS_GREEN : OS_YELLOW, "%s", run_state_text(i.state));
+    if (i.pid > 0)
+        os_table_cell(t, OS_PLAIN, "%d", (int)i.pid);
+    else
+        os_table_cell(t, OS_PLAIN, "-");
     os_table_cell(t, OS_PLAIN, "%u", s->port);
     os_table_cell(t, OS_PLAIN, "%s", s->model ? s->model->name : "-");
-    os_table_cell(t, OS_PLAIN, "%s", i.confine);
-    os_table_cell(t, OS_PLAIN, "%s", units_show_ms(i.took_ms, took));
+    os_table_cell(t, OS_PLAIN, "%s", idle ? "-" : i.confine);
+    os_table_cell(t, OS_PLAIN, "%s", idle ? "-" : units_show_ms(i.took_ms, took));
 }
 
 static void add_addresses(struct up *u, struct buf *out)

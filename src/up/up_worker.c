@@ -119,6 +119,7 @@ struct up_worker *up_worker_free(struct up_worker *w)
         os_proc_release(&w->proc);
     }
     buf_release(&w->line);
+    free(w->report);
     free(w);
     return NULL;
 }

@@ -1,0 +1,145 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+#
+# Services on demand, with engines that only say that they answer. Nobody can plan what such an engine takes, so two of them never run together; --alone makes the second one die if they did.
+
+load common
+
+setup_file() {
+	export FAKE=$PWD/build/aids/fake_engine
+}
+
+teardown() {
+	"$BERTH" down -f "$fleet" >/dev/null 2>&1 || true
+	rm -rf "$scratch"
+}
+
+# write_fleet OPTIONS_OF_A OPTIONS_OF_B KEYS_OF_A KEYS_OF_B [MORE]
+write_fleet() {
+	chmod 755 "$scratch"
+	fleet=$scratch/fleet.yaml
+	read -r port_a port_b alone router_port < <(python3 -c '
+import random, socket
+s = []
+while len(s) < 4:
+    x = socket.socket()
+    try:
+        x.bind(("127.0.0.1", random.randrange(20000, 32000)))
+        s.append(x)
+    except OSError:
+        x.close()
+print(*[x.getsockname()[1] for x in s])')
+	cat >"$fleet" <<-EOT
+		version: 1
+		name: demand
+		runtimes:
+		  fake: {engine: generic, source: system}
+		services:
+		  a: {runtime: fake, port: $port_a, start: on-demand$3, command: ["$FAKE", --port, "{port}", --name, a, --alone, "$alone"$1]}
+		  b: {runtime: fake, port: $port_b, start: on-demand$4, command: ["$FAKE", --port, "{port}", --name, b, --alone, "$alone"$2]}
+		${5:-}
+		router: {listen: "127.0.0.1:$router_port"}
+	EOT
+}
+
+bring_up() {
+	timeout 60 "$BERTH" up -d -f "$fleet" >"$scratch/out" 2>"$scratch/err" 3>&- || { cat "$scratch/err"; return 1; }
+}
+
+ask() { # ask SERVICE [more curl options]
+	local model=$1
+	shift
+	curl -sS --max-time 60 "http://127.0.0.1:$router_port/v1/chat/completions" "$@" -d "{\"model\":\"$model\",\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}"
+}
+
+stream() {
+	curl -sSN --max-time 60 "http://127.0.0.1:$router_port/v1/chat/completions" -d "{\"model\":\"$1\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}"
+}
+
+state() { "$BERTH" status --json -f "$fleet" | jq -r --arg s "$1" '.services[] | select(.name == $s) | .state'; }
+
+wait_for() {
+	local until=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		[ "$SECONDS" -lt "$until" ] || return 1
+		sleep 0.05
+	done
+}
+
+is_state() { [ "$(state "$1")" = "$2" ]; }
+
+@test "nothing runs before it is asked for; two models take turns, every request is answered" {
+	write_fleet ', --load, "300"' ', --load, "300"' '' ''
+	bring_up
+	grep -q 'a  *idle (on demand)' "$scratch/out"
+	[ "$("$BERTH" status -f "$fleet" | grep -c 'idle (on demand)')" = 2 ]
+	for _ in 1 2 3; do
+		for s in a b; do
+			[ "$(ask $s | jq -r .model)" = "$s" ]
+		done
+	done
+	[ "$(state a)" = idle ]
+	[ "$(state b)" = ready ]
+	[ "$("$BERTH" status --json -f "$fleet" | jq '[.services[].starts] | add')" = 6 ]
+}
+
+@test "many requests share one load; a running stream is not ended for another model" {
+	write_fleet ', --load, "300", --work, "2000"' '' '' ''
+	bring_up
+	stream a >"$scratch/stream" &
+	for i in 1 2 3 4 5 6; do
+		ask a -o "$scratch/answer-$i" &
+	done
+	wait_for 20 is_state a ready
+	[ "$(ask b | jq -r .model)" = b ]
+	wait
+	[ "$(grep -c 'data: {"choices":\[{"index":0,"finish_reason":null' "$scratch/stream")" = 10 ]
+	grep -q '^data: \[DONE\]' "$scratch/stream"
+	[ "$(cat "$scratch"/answer-* | jq -r .model | sort | uniq -c | tr -s ' ')" = " 6 a" ]
+	[ "$("$BERTH" status --json -f "$fleet" | jq -c '[.services[].starts]')" = "[1,1]" ]
+}
+
+@test "a load that fails is told to who waits, in its API's form, and tried again later" {
+	touch "$scratch/broken"
+	write_fleet ', --exit, "5", --flag-file, "'"$scratch"'/broken"' '' '' ''
+	bring_up
+	run ask a -w '\n%{http_code}'
+	[ "${lines[1]}" = 503 ]
+	[[ $(jq -r .error.message <<<"${lines[0]}") == "no replica of 'a' is ready: the engine ended while loading (exit 5)"* ]]
+	message=$(curl -sS --max-time 20 "http://127.0.0.1:$router_port/v1/messages" -d '{"model":"a","max_tokens":1,"messages":[]}')
+	[ "$(jq -r '.type + " " + .error.type' <<<"$message")" = "error overloaded_error" ]
+	[ "$(ask b | jq -r .model)" = b ] # another is not held up
+	rm "$scratch/broken"
+	wait_for 30 answers_a
+}
+
+answers_a() { [ "$(ask a | jq -r .model)" = a ]; }
+
+@test "idle ones are stopped, pinned ones stay, preloads are there at once" {
+	write_fleet '' '' ', idle-stop: 1s, preload: true' ', pin: true'
+	bring_up
+	wait_for 20 is_state a ready
+	wait_for 20 is_state a idle
+	[ "$(ask b | jq -r .model)" = b ]
+	run ask a -w '\n%{http_code}'
+	[ "${lines[1]}" = 503 ]
+	[[ ${lines[0]} == *"does not fit into this machine's memory beside what must stay up"* ]]
+	[ "$(state b)" = ready ]
+	# a restart of all leaves the idle one alone
+	"$BERTH" restart -f "$fleet"
+	[ "$(state a)" = idle ]
+	run_split "$BERTH" restart -f "$fleet" a
+	[ "$status" -eq 0 ]
+	[ "$errors" = "a: idle; the next request for it starts it" ]
+}
+
+@test "a client that waits for a load hears of it, and one that leaves takes nothing along" {
+	write_fleet ', --load, "10000"' '' '' ''
+	bring_up
+	curl -sSN --max-time 1 "http://127.0.0.1:$router_port/v1/chat/completions" -d '{"model":"a","stream":true,"messages":[]}' || true
+	stream a >"$scratch/stream"
+	grep -q '^: keep-alive' "$scratch/stream"
+	grep -q '^data: \[DONE\]' "$scratch/stream"
+	[ "$("$BERTH" status --json -f "$fleet" | jq '.services[0].starts')" = 1 ]
+}
