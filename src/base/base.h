@@ -73,6 +73,8 @@ struct str {
 #define STR_ARG(s) ((int)((s).len > 4096 ? 4096 : (s).len)), ((s).ptr ? (s).ptr : "")
 
 struct str str_of(const char *cstr); /* NULL gives the empty view */
+#define STR_U64 20
+struct str str_of_u64(uint64_t n, char out[STR_U64]); /* its decimal digits, in out, without a terminator */
 bool str_eq(struct str a, struct str b);
 bool str_eq_c(struct str a, const char *cstr);
 bool str_eq_nocase(struct str a, struct str b); /* ASCII */
@@ -117,6 +119,7 @@ void buf_add(struct buf *b, const void *data, size_t len);
 void buf_add_str(struct buf *b, struct str s);
 void buf_add_c(struct buf *b, const char *cstr);
 void buf_add_char(struct buf *b, char c);
+void buf_add_u64(struct buf *b, uint64_t n); /* in decimal digits */
 void buf_addf(struct buf *b, const char *fmt, ...) BASE_PRINTF(2, 3);
 void buf_addv(struct buf *b, const char *fmt, va_list ap) BASE_PRINTF(2, 0);
 /* Outside text for people: printable UTF-8 as it is; controls, characters that turn the direction of writing and broken UTF-8

@@ -69,12 +69,21 @@ void buf_grew(struct buf *b, size_t n)
 
 void buf_add(struct buf *b, const void *data, size_t len)
 {
-    char *to = buf_room(b, len);
+    /* A ceiling is never below what is there, so what fits the memory and the ceiling needs no other look. */
+    bool fits = !b->fail && len < b->cap - b->len && len <= b->max - b->len;
+    char *to = fits ? b->ptr + b->len : buf_room(b, len);
     if (!to)
         return;
     if (len)
         memcpy(to, data, len);
-    buf_grew(b, len);
+    b->len += len;
+    b->ptr[b->len] = '\0';
+}
+
+void buf_add_u64(struct buf *b, uint64_t n)
+{
+    char digits[STR_U64];
+    buf_add_str(b, str_of_u64(n, digits));
 }
 
 void buf_add_str(struct buf *b, struct str s)

@@ -27,6 +27,16 @@ bool str_eq_c(struct str a, const char *cstr)
     return str_eq(a, str_of(cstr));
 }
 
+struct str str_of_u64(uint64_t n, char out[STR_U64])
+{
+    size_t at = STR_U64;
+    do {
+        out[--at] = (char)('0' + n % 10);
+        n /= 10;
+    } while (n);
+    return (struct str){out + at, STR_U64 - at};
+}
+
 bool str_eq_nocase(struct str a, struct str b)
 {
     if (a.len != b.len)

@@ -65,6 +65,8 @@ void json_out_obj(struct json_out *o, const char *key);
 void json_out_arr(struct json_out *o, const char *key);
 void json_out_end(struct json_out *o); /* closes the innermost object or array */
 void json_out_str(struct json_out *o, const char *key, struct str v);
+/* A string by itself, quoted and escaped as json_out_str would. Without memory out is failed. */
+void json_add_string(struct buf *out, struct str s);
 void json_out_cstr(struct json_out *o, const char *key, const char *v); /* NULL writes null */
 void json_out_u64(struct json_out *o, const char *key, uint64_t v);
 void json_out_i64(struct json_out *o, const char *key, int64_t v);

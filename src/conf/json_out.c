@@ -178,3 +178,29 @@ int json_out_finish(struct json_out *o, bool pretty, struct buf *out)
     buf_add(out, text, len);
     return buf_status(out);
 }
+
+/* ---- a string by itself -------------------------------------------------------------------------------------- */
+
+static bool is_plain(struct str s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if ((unsigned char)s.ptr[i] < 0x20 || (unsigned char)s.ptr[i] > 0x7e || s.ptr[i] == '"' || s.ptr[i] == '\\')
+            return false;
+    return true;
+}
+
+void json_add_string(struct buf *out, struct str s)
+{
+    if (is_plain(s)) {
+        buf_add_char(out, '"');
+        buf_add_str(out, s);
+        buf_add_char(out, '"');
+        return;
+    }
+    struct json_out *o = json_out_new();
+    if (o)
+        json_out_str(o, NULL, s);
+    if (!o || json_out_finish(o, false, out) < 0)
+        buf_fail(out, -ENOMEM);
+    json_out_free(o);
+}

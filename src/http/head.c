@@ -26,9 +26,24 @@ const uint8_t http_byte_class[256] = {
      2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2, /* f0 */
 };
 
+/* How many bytes at the front of s are certainly no control bytes, eight at a time: most values are that as a whole. */
+static size_t plain_front(struct str s)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), high = ones << 7;
+    size_t i = 0;
+    for (; i + 8 <= s.len; i += 8) {
+        uint64_t x, del;
+        memcpy(&x, s.ptr + i, 8);
+        del = x ^ ones * 0x7f;
+        if (((x - ones * 0x20) & ~x & high) | ((del - ones) & ~del & high))
+            break;
+    }
+    return i;
+}
+
 bool http_all_of(struct str s, uint8_t class)
 {
-    for (size_t i = 0; i < s.len; i++)
+    for (size_t i = class == HTTP_BYTE_LINE ? plain_front(s) : 0; i < s.len; i++)
         if (!(http_byte_class[(unsigned char)s.ptr[i]] & class))
             return false;
     return s.len > 0;
@@ -72,7 +87,7 @@ bool http_field_hop(const struct http_head *h, struct str name)
         {"te", 2},          {"trailer", 7},     {"transfer-encoding", 17}, {"upgrade", 7},
     };
     for (size_t i = 0; i < BASE_COUNT(hop); i++)
-        if (str_eq_nocase(name, hop[i]))
+        if (name.len == hop[i].len && strncasecmp(name.ptr, hop[i].ptr, name.len) == 0)
             return true;
     for (size_t i = 0; i < h->n_fields; i++)
         if (named(&h->fields[i], "connection", 10) && has_token(h->fields[i].value, name))
@@ -82,8 +97,8 @@ bool http_field_hop(const struct http_head *h, struct str name)
 
 struct str http_target_path(struct str target)
 {
-    ptrdiff_t scheme = str_find(target, STR("://"));
-    if (scheme > 0 && target.ptr[0] != '/') {
+    ptrdiff_t scheme = target.len && target.ptr[0] == '/' ? -1 : str_find(target, STR("://"));
+    if (scheme > 0) {
         target.ptr += scheme + 3;
         target.len -= (size_t)scheme + 3;
         while (target.len && *target.ptr != '/' && *target.ptr != '?') {

@@ -34,11 +34,17 @@ int http_write_field(struct buf *out, struct str name, struct str value)
 {
     if (!http_all_of(name, HTTP_BYTE_TOKEN) || (value.len && !http_all_of(value, HTTP_BYTE_LINE)))
         return -EINVAL;
-    buf_add_str(out, name);
-    buf_add(out, ": ", 2);
-    buf_add_str(out, value);
-    buf_add(out, "\r\n", 2);
-    return buf_status(out);
+    size_t len = name.len + value.len + 4; /* of bytes that are in memory: it does not wrap */
+    char *to = buf_room(out, len);
+    if (!to)
+        return buf_status(out);
+    memcpy(to, name.ptr, name.len);
+    memcpy(to + name.len, ": ", 2);
+    if (value.len)
+        memcpy(to + name.len + 2, value.ptr, value.len);
+    memcpy(to + name.len + 2 + value.len, "\r\n", 2);
+    buf_grew(out, len);
+    return 0;
 }
 
 void http_write_head_end(struct buf *out)

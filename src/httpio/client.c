@@ -271,6 +271,13 @@ static int add_fields(struct buf *out, const struct httpio_request *r)
     return e;
 }
 
+static void add_length(struct buf *out, uint64_t n)
+{
+    buf_add(out, "Content-Length: ", 16);
+    buf_add_u64(out, n);
+    buf_add(out, "\r\n", 2);
+}
+
 static int make_head(struct buf *out, const struct httpio_request *r, bool chunked)
 {
     int e;
@@ -284,9 +291,9 @@ static int make_head(struct buf *out, const struct httpio_request *r, bool chunk
     if (chunked)
         buf_add_c(out, "Transfer-Encoding: chunked\r\n");
     else if (r->body_follows)
-        buf_addf(out, "Content-Length: %lld\r\n", (long long)r->body_length);
+        add_length(out, (uint64_t)r->body_length);
     else if (r->body.len > 0 || str_eq(r->method, STR("POST")) || str_eq(r->method, STR("PUT")) || str_eq(r->method, STR("PATCH")))
-        buf_addf(out, "Content-Length: %zu\r\n", r->body.len);
+        add_length(out, r->body.len);
     http_write_head_end(out);
     return buf_status(out);
 }

@@ -64,7 +64,9 @@ static void add_framing(struct httpio_conn *c, unsigned status, int64_t length)
     if (status == 204 || status == 304)
         return;
     if (length >= 0) {
-        buf_addf(&c->out, "Content-Length: %lld\r\n", (long long)length);
+        buf_add(&c->out, "Content-Length: ", 16);
+        buf_add_u64(&c->out, (uint64_t)length);
+        buf_add(&c->out, "\r\n", 2);
     } else if (x->head->minor > 0) {
         x->chunked = true;
         buf_add_c(&c->out, "Transfer-Encoding: chunked\r\n");

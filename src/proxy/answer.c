@@ -34,7 +34,7 @@ static bool is_event_stream(const struct http_head *head)
 }
 
 struct own_fields {
-    char attempts[12], queue[24], number[24];
+    char attempts[STR_U64], queue[STR_U64], number[STR_U64];
 };
 
 /* replica: whether it is known who answers. */
@@ -42,16 +42,13 @@ static size_t own_fields(const struct proxy_request *r, bool replica, struct own
 {
     const struct sched_ticket *t = &r->ticket;
     size_t n = 0;
-    snprintf(o->number, sizeof o->number, "%llu", (unsigned long long)r->number);
-    out[n++] = HTTPIO_FIELD(STR("X-Berth-Request-Id"), str_of(o->number));
+    out[n++] = HTTPIO_FIELD(STR("X-Berth-Request-Id"), str_of_u64(r->number, o->number));
     if (!replica)
         return n;
-    snprintf(o->attempts, sizeof o->attempts, "%u", r->attempts);
-    snprintf(o->queue, sizeof o->queue, "%llu", (unsigned long long)sched_waited_ms(t));
     out[n++] = HTTPIO_FIELD(STR("X-Berth-Replica"), str_of(r->last));
     out[n++] = HTTPIO_FIELD(STR("X-Berth-Decision"), str_of(sched_decision_name(t->decision)));
-    out[n++] = HTTPIO_FIELD(STR("X-Berth-Attempts"), str_of(o->attempts));
-    out[n++] = HTTPIO_FIELD(STR("X-Berth-Queue-Ms"), str_of(o->queue));
+    out[n++] = HTTPIO_FIELD(STR("X-Berth-Attempts"), str_of_u64(r->attempts, o->attempts));
+    out[n++] = HTTPIO_FIELD(STR("X-Berth-Queue-Ms"), str_of_u64(sched_waited_ms(t), o->queue));
     return n;
 }
 

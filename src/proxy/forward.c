@@ -24,10 +24,12 @@ static size_t first_member(struct str body)
 static struct str quote(struct proxy_request *r, const char *served)
 {
     base_autobuf struct buf name = BUF_INIT(4096);
-    buf_add_quoted(&name, str_of(served));
-    size_t len = name.len;
     free(r->quoted);
-    r->quoted = buf_take(&name);
+    r->quoted = NULL;
+    json_add_string(&name, str_of(served));
+    size_t len = name.len;
+    if (buf_status(&name) == 0)
+        r->quoted = buf_take(&name);
     return (struct str){r->quoted, r->quoted ? len : 0};
 }
 
@@ -130,6 +132,7 @@ static int call(struct proxy_request *r, struct err *err)
     bool large = len > PROXY_BODY_SMALL;
     struct httpio_request q = {
         .addr = r->target.addr,
+        .host = r->target.addr.unix_path ? (struct str){0} : str_of(r->target.host),
         .epoch = r->ticket.life,
         .method = head->method,
         .target = origin_form(head->target, &target),

@@ -176,40 +176,58 @@ static void close_page(struct proxy_request *r, bool left, unsigned status, cons
     r->page = NULL;
 }
 
+static void add_text(struct buf *b, const char *key, struct str v)
+{
+    buf_add_c(b, key);
+    if (v.ptr)
+        json_add_string(b, v);
+    else
+        buf_add(b, "null", 4);
+}
+
+static void add_number(struct buf *b, const char *key, uint64_t n)
+{
+    buf_add_c(b, key);
+    buf_add_u64(b, n);
+}
+
+/* The wall clock, as text that is made once a second. */
+static struct str time_text(struct proxy_lane *l)
+{
+    uint64_t now = clk_system.real_us(clk_system.ctx);
+    if (now / 1000000 != l->log_s)
+        (void)clk_rfc3339(now, l->log_time);
+    l->log_s = now / 1000000;
+    return str_of(l->log_time);
+}
+
+/* Written straight into the buffer: it is written for every request. */
 static void write_line(struct proxy_request *r, unsigned code)
 {
     struct proxy_lane *l = r->lane;
+    struct buf *b = &l->log;
     const struct http_head *head = httpio_exchange_head(r->x);
-    struct json_out *o = json_out_new();
-    char at[CLK_RFC3339];
-    if (!o)
-        return;
-    json_out_obj(o, NULL);
-    json_out_cstr(o, "time", clk_rfc3339(clk_system.real_us(clk_system.ctx), at));
-    json_out_u64(o, "request", r->number);
-    json_out_str(o, "method", head->method);
-    json_out_str(o, "path", http_target_path(head->target));
-    json_out_cstr(o, "endpoint", r->endpoint ? r->endpoint->name : NULL);
-    json_out_cstr(o, "replica", r->last);
-    json_out_cstr(o, "decision", r->last ? sched_decision_name(r->ticket.decision) : NULL);
-    json_out_u64(o, "attempts", r->attempts);
-    json_out_u64(o, "status", code);
-    json_out_bool(o, "cut", r->cut);
-    json_out_u64(o, "queue_ms", sched_waited_ms(&r->ticket));
-    json_out_u64(o, "first_ms", r->content_ms ? r->content_ms - r->since_ms : 0);
-    json_out_u64(o, "ms", net_loop_now_ms(l->loop) - r->since_ms);
+    add_text(b, "{\"time\":", time_text(l));
+    add_number(b, ",\"request\":", r->number);
+    add_text(b, ",\"method\":", head->method);
+    add_text(b, ",\"path\":", http_target_path(head->target));
+    add_text(b, ",\"endpoint\":", r->endpoint ? str_of(r->endpoint->name) : (struct str){0});
+    add_text(b, ",\"replica\":", r->last ? str_of(r->last) : (struct str){0});
+    add_text(b, ",\"decision\":", r->last ? str_of(sched_decision_name(r->ticket.decision)) : (struct str){0});
+    add_number(b, ",\"attempts\":", r->attempts);
+    add_number(b, ",\"status\":", code);
+    buf_add_c(b, r->cut ? ",\"cut\":true" : ",\"cut\":false");
+    add_number(b, ",\"queue_ms\":", sched_waited_ms(&r->ticket));
+    add_number(b, ",\"first_ms\":", r->content_ms ? r->content_ms - r->since_ms : 0);
+    add_number(b, ",\"ms\":", net_loop_now_ms(l->loop) - r->since_ms);
     if (r->usage.known) {
-        json_out_u64(o, "prompt_tokens", r->usage.prompt_n);
-        json_out_u64(o, "cached_tokens", r->usage.cached_n);
-        json_out_u64(o, "expected_cached_tokens", r->ticket.predicted);
-        json_out_u64(o, "generated_tokens", r->usage.predicted_n);
+        add_number(b, ",\"prompt_tokens\":", r->usage.prompt_n);
+        add_number(b, ",\"cached_tokens\":", r->usage.cached_n);
+        add_number(b, ",\"expected_cached_tokens\":", r->ticket.predicted);
+        add_number(b, ",\"generated_tokens\":", r->usage.predicted_n);
     }
-    json_out_end(o);
-    size_t len = l->log.len;
-    if (json_out_finish(o, false, &l->log) == 0)
-        buf_add_char(&l->log, '\n');
-    json_out_free(o);
-    if (buf_status(&l->log) < 0 || l->log.len - len == 0)
+    buf_add(b, "}\n", 2);
+    if (buf_status(b) < 0)
         buf_clear(&l->log);
     else if (l->log.len > PROXY_LOG_FLUSH)
         proxy_log_flush(l);

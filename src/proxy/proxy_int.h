@@ -100,6 +100,7 @@ struct proxy_config {
 struct proxy_target {
     char served[FLEET_NAME_MAX + 1];
     struct net_addr addr;
+    char host[NET_ADDR_TEXT]; /* addr as the value of Host */
     bool pins;
 };
 
@@ -190,6 +191,8 @@ struct proxy_lane {
     bool pumping, ticking;
     struct proxy_request *streams; /* those that want signs of life */
     struct buf log;                /* lines that are not written yet */
+    uint64_t log_s;                /* the second of log_time */
+    char log_time[CLK_RFC3339];
     struct place_identity id;      /* scratch: large, and read where it was made */
     bool drained;                  /* lock; nothing of it is left */
     struct proxy_request *running[PROXY_RUNNING]; /* those that the same one may join, by hash */

@@ -137,6 +137,15 @@ static void set_phase(struct see_page *g, enum see_phase phase, uint64_t now)
     g->phase_ms = now;
 }
 
+/* The front of s that has room. */
+static void put(char *to, size_t size, struct str s)
+{
+    size_t len = s.len < size ? s.len : size - 1;
+    if (len)
+        memcpy(to, s.ptr, len);
+    to[len] = '\0';
+}
+
 struct see_page *see_begin(struct see *s, uint64_t number, void *owner, void *where, uint64_t now, struct str method, struct str path)
 {
     struct see_page *g = NULL;
@@ -150,8 +159,8 @@ struct see_page *see_begin(struct see *s, uint64_t number, void *owner, void *wh
     if (!g && !(g = malloc(sizeof *g)))
         return NULL;
     *g = (struct see_page){.number = number, .owner = owner, .where = where, .began_ms = now, .api = "other", .regret_ms = -1};
-    snprintf(g->method, sizeof g->method, STR_FMT, STR_ARG(method));
-    snprintf(g->path, sizeof g->path, STR_FMT, STR_ARG(path));
+    put(g->method, sizeof g->method, method);
+    put(g->path, sizeof g->path, path);
     set_phase(g, SEE_READ, now);
     lock(s);
     TAILQ_INSERT_TAIL(&s->running, g, link);
@@ -164,8 +173,8 @@ void see_is(struct see *s, struct see_page *g, const struct see_named *n)
     if (!g)
         return;
     lock(s);
-    snprintf(g->endpoint, sizeof g->endpoint, "%s", n->endpoint);
-    snprintf(g->key, sizeof g->key, "%s", n->key ? n->key : "");
+    put(g->endpoint, sizeof g->endpoint, str_of(n->endpoint));
+    put(g->key, sizeof g->key, n->key ? str_of(n->key) : (struct str){0});
     g->api = n->api;
     g->conversation = n->conversation;
     g->guess = n->prompt_tokens;

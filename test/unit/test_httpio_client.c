@@ -480,7 +480,7 @@ static void pool_is_bounded(void **state)
     desk_close(&d);
 }
 
-/* An end or a byte that the kernel has and the loop has not seen yet: the connection is not used. */
+/* An end or a byte that the kernel has and the loop has not seen yet: a connection that was idle for some time is not used. */
 static void stale_unseen(void **state)
 {
     (void)state;
@@ -497,6 +497,7 @@ static void stale_unseen(void **state)
         else
             d.at[0].s = net_stream_close(d.at[0].s, true);
         /* loopback: it has arrived, and the loop has not turned */
+        LIST_FIRST(&d.client->links)->idle_since -= HTTPIO_FRESH_MS;
         m = get_arrives(&d, 1);
         assert_int_equal(raw_count(&d.at[0], "GET /"), 1);
         answer(&d, 1, m, OK5, "hbE");
