@@ -114,6 +114,7 @@ static void end_linger(struct httpio_conn *c)
 static void conn_linger(struct httpio_conn *c)
 {
     c->state = CONN_LINGER;
+    httpio_server_idle(c, false);
     c->since = now_ms(c);
     c->dropped = 0;
     buf_release(&c->pending);
@@ -250,12 +251,14 @@ static void bad_request(struct httpio_conn *c, int code, const struct err *err)
 {
     switch (code) {
     case -EMSGSIZE:
+        httpio_server_add_count(c->server, HTTPIO_HEAD_LARGE);
         refuse(c, 431, error_type_request, err->text);
         break;
     case -ENOMEM:
         refuse(c, 503, "overloaded_error", "out of memory");
         break;
     default:
+        httpio_server_add_count(c->server, HTTPIO_BAD);
         refuse(c, 400, error_type_request, err->text);
     }
 }
@@ -453,6 +456,7 @@ void httpio_conn_update(struct httpio_conn *c)
         if (phase != c->phase) {
             c->phase = phase;
             c->since = now_ms(c);
+            httpio_server_idle(c, phase == PHASE_IDLE);
             httpio_sweep_want(&c->server->sweep, httpio_conn_due(c, c->since));
         }
     }
@@ -532,6 +536,7 @@ void httpio_conn_expire(struct httpio_conn *c, uint64_t now)
     uint64_t look;
 
     if (write_due(c, now, &look) <= now) {
+        httpio_server_add_count(c->server, HTTPIO_WRITE_STUCK);
         httpio_conn_kill(c, true);
         return;
     }
@@ -539,19 +544,24 @@ void httpio_conn_expire(struct httpio_conn *c, uint64_t now)
         httpio_conn_kill(c, false);
         return;
     }
-    if (c->state == CONN_OPEN && c->phase == PHASE_HEAD)
+    if (c->state == CONN_OPEN && c->phase == PHASE_HEAD) {
+        httpio_server_add_count(c->server, HTTPIO_HEAD_LATE);
         refuse(c, 408, "timeout_error", "the request's head did not arrive in time");
-    else if (c->state == CONN_OPEN && c->phase == PHASE_BODY)
+    } else if (c->state == CONN_OPEN && c->phase == PHASE_BODY) {
+        httpio_server_add_count(c->server, HTTPIO_BODY_LATE);
         refuse(c, 408, "timeout_error", "the request's body stopped arriving");
-    else
+    } else {
+        if (c->idle)
+            httpio_server_add_count(c->server, HTTPIO_IDLE_OVER);
         httpio_conn_kill(c, false);
+    }
 }
 
 /* ---- accepting ------------------------------------------------------------------------------------------- */
 
 void httpio_conn_accept(struct httpio_server *s, struct net_stream *stream)
 {
-    bool refused = s->limits.connections > 0 && s->open >= s->limits.connections;
+    bool refused = s->limits.connections > 0 && s->open >= s->limits.connections && !httpio_server_make_room(s);
     struct httpio_conn *c = refused && s->refused >= HTTPIO_REFUSED_MAX ? NULL : calloc(1, sizeof(*c));
     struct http_parser *parser = c ? http_parser_new(HTTP_REQUEST, &parser_ops, c) : NULL;
 
@@ -565,10 +575,12 @@ void httpio_conn_accept(struct httpio_server *s, struct net_stream *stream)
     c->pending = BUF_INIT(HTTPIO_PENDING_MAX + (size_t)256 * 1024);
     c->since = now_ms(c);
     s->refs++;
+    httpio_server_add_count(s, refused ? HTTPIO_REFUSED : HTTPIO_ACCEPTED);
     if (refused)
         s->refused++;
     else
         s->open++;
+    httpio_server_idle(c, !refused);
     LIST_INSERT_HEAD(&s->conns, c, link);
     net_stream_set_ops(stream, &stream_ops, c);
     if (refused) {

@@ -17,12 +17,27 @@ struct httpio_limits {
     uint64_t idle_ms;         /* a kept-alive connection without a request: 60 s */
     uint64_t body_stall_ms;   /* no byte of a body that is being read: 60 s */
     uint64_t write_stall_ms;  /* no progress of what is being sent: 60 s */
-    size_t connections;       /* open at once: 4096, or as many as half of the process's descriptors serve; more are answered 503 and closed */
+    size_t connections;       /* open at once: 4096, or as many as half of the process's descriptors serve. At the limit the one that has waited longest for a request, for a second at least, makes room; without such a one more are answered 503 and closed */
     unsigned servers;         /* that share the process's descriptors: 1 */
     size_t send_high_bytes;   /* queued bytes above which httpio_send asks the owner to wait: 256 KiB */
 };
 #define HTTPIO_LIMITS_DEFAULT \
     ((struct httpio_limits){.head_ms = 10000, .idle_ms = 60000, .body_stall_ms = 60000, .write_stall_ms = 60000, .connections = 4096, .servers = 1, .send_high_bytes = 262144})
+
+/* What limits have done to connections, and how many there were. */
+enum httpio_event {
+    HTTPIO_ACCEPTED,
+    HTTPIO_REFUSED,    /* over the limit of connections */
+    HTTPIO_RECLAIMED,  /* closed without a request, to make room */
+    HTTPIO_IDLE_OVER,  /* closed without a request, its time over */
+    HTTPIO_HEAD_LATE,  /* 408: the head did not come */
+    HTTPIO_BODY_LATE,  /* 408: the body stopped coming */
+    HTTPIO_WRITE_STUCK, /* closed: its peer took nothing */
+    HTTPIO_HEAD_LARGE, /* 431 */
+    HTTPIO_BAD,        /* 400: malformed */
+    HTTPIO_N_EVENTS,
+};
+const char *httpio_event_name(enum httpio_event e);
 
 /* A field to be sent. A list is an array with its length. */
 #define HTTPIO_FIELD(n, v) ((struct http_field){.name = (n), .value = (v)})
@@ -54,6 +69,7 @@ void httpio_server_drain(struct httpio_server *s, uint64_t deadline_ms, void (*c
 /* Closes everything at once (on_done of each exchange is called before it returns). Takes NULL; returns NULL. */
 struct httpio_server *httpio_server_free(struct httpio_server *s);
 size_t httpio_server_open(const struct httpio_server *s); /* connections */
+uint64_t httpio_server_count(const struct httpio_server *s, enum httpio_event e); /* since it was made; from any thread */
 
 void httpio_exchange_set(struct httpio_exchange *x, void *user);
 void *httpio_exchange_get(const struct httpio_exchange *x);

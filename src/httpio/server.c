@@ -40,6 +40,7 @@ struct httpio_server *httpio_server_new(struct net_loop *l, const struct httpio_
     LIST_INIT(&s->conns);
     LIST_INIT(&s->late);
     LIST_INIT(&s->soon);
+    TAILQ_INIT(&s->idle);
     s->soon_timer = net_timer_new(l, soon, s);
     if (!s->soon_timer || httpio_sweep_init(&s->sweep, l, look, s) < 0) {
         s->soon_timer = net_timer_close(s->soon_timer);
@@ -131,6 +132,54 @@ size_t httpio_server_open(const struct httpio_server *s)
     return s->open;
 }
 
+uint64_t httpio_server_count(const struct httpio_server *s, enum httpio_event e)
+{
+    return atomic_load_explicit(&s->counts[e], memory_order_relaxed);
+}
+
+const char *httpio_event_name(enum httpio_event e)
+{
+    static const char *const names[HTTPIO_N_EVENTS] = {
+        [HTTPIO_ACCEPTED] = "accepted",   [HTTPIO_REFUSED] = "refused",     [HTTPIO_RECLAIMED] = "reclaimed",     [HTTPIO_IDLE_OVER] = "idle",   [HTTPIO_HEAD_LATE] = "slow_head",
+        [HTTPIO_BODY_LATE] = "slow_body", [HTTPIO_WRITE_STUCK] = "slow_reader", [HTTPIO_HEAD_LARGE] = "large_head", [HTTPIO_BAD] = "malformed",
+    };
+    return names[e];
+}
+
+/* ---- those that wait for a request --------------------------------------------------------------------- */
+
+void httpio_server_idle(struct httpio_conn *c, bool idle)
+{
+    if (idle == c->idle)
+        return;
+    c->idle = idle;
+    if (idle)
+        TAILQ_INSERT_TAIL(&c->server->idle, c, idle_link);
+    else
+        TAILQ_REMOVE(&c->server->idle, c, idle_link);
+}
+
+bool httpio_server_make_room(struct httpio_server *s)
+{
+    uint64_t now = net_loop_now_ms(s->loop);
+
+    for (int i = 0; i < HTTPIO_RECLAIM_TRIES; i++) {
+        struct httpio_conn *c = TAILQ_FIRST(&s->idle);
+
+        if (!c || now - c->since < HTTPIO_RECLAIM_MS)
+            return false;
+        if (httpio_conn_unused(c)) {
+            httpio_server_add_count(s, HTTPIO_RECLAIMED);
+            httpio_conn_kill(c, false);
+            return true;
+        }
+        /* A request has just come and was not read yet. */
+        TAILQ_REMOVE(&s->idle, c, idle_link);
+        TAILQ_INSERT_TAIL(&s->idle, c, idle_link);
+    }
+    return false;
+}
+
 const char *httpio_server_date(struct httpio_server *s)
 {
     uint64_t now_s = clk_system.real_us(clk_system.ctx) / 1000000;
@@ -207,6 +256,7 @@ void httpio_server_gone(struct httpio_conn *c)
     struct httpio_server *s = c->server;
 
     LIST_REMOVE(c, link);
+    httpio_server_idle(c, false);
     httpio_server_not_soon(c, SOON_FLUSH | SOON_NEXT);
     if (c->refused)
         s->refused--;

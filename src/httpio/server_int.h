@@ -8,6 +8,8 @@
  */
 #pragma once
 
+#include <stdatomic.h>
+
 #include "httpio_int.h"
 
 #define HTTPIO_MAGIC_SERVER 0x68737631u
@@ -21,6 +23,8 @@
 #define HTTPIO_LINGER_BYTES ((size_t)1024 * 1024)
 #define HTTPIO_FDS_ELSE 64                     /* descriptors that are no connections: refused ones that are told so, listeners, channels, files */
 #define HTTPIO_REFUSED_MAX 64                  /* connections over the limit that are told so at once; more are just closed */
+#define HTTPIO_RECLAIM_MS 1000                 /* a connection that waits for a request for so long may be closed to make room */
+#define HTTPIO_RECLAIM_TRIES 8                 /* looks at connections that may make room, for one that needs it */
 #define HTTPIO_OUT_KEEP_BYTES 2048             /* a connection's head buffer above this is given back */
 
 enum conn_state {
@@ -81,7 +85,9 @@ struct httpio_conn {
     struct buf out;       /* the head being written */
     struct buf pending;   /* bytes of later requests */
     struct httpio_exchange x;
+    bool idle;            /* in server->idle */
     LIST_ENTRY(httpio_conn) link, soon_link;
+    TAILQ_ENTRY(httpio_conn) idle_link;
 };
 
 struct httpio_port {
@@ -103,7 +109,9 @@ struct httpio_server {
     void *ctx;
     LIST_HEAD(, httpio_port) ports;
     struct httpio_conn_list conns, late, soon; /* every connection is in conns, or in late while a walk has it in its hands */
+    TAILQ_HEAD(, httpio_conn) idle; /* connections without a request, the oldest first */
     size_t open, refused;
+    atomic_uint_least64_t counts[HTTPIO_N_EVENTS];
     struct net_timer *soon_timer;
     struct httpio_sweep sweep;
     uint64_t drain_due;
@@ -121,6 +129,15 @@ void httpio_server_not_soon(struct httpio_conn *c, unsigned what);
 /* A connection is gone: forgets it and looks whether a drain is complete. */
 void httpio_server_gone(struct httpio_conn *c);
 const char *httpio_server_date(struct httpio_server *s);
+
+/* It has, or has no more, a request to wait for. */
+void httpio_server_idle(struct httpio_conn *c, bool idle);
+/* Closes a connection that has waited for long. False: there is none. */
+bool httpio_server_make_room(struct httpio_server *s);
+static inline void httpio_server_add_count(struct httpio_server *s, enum httpio_event e)
+{
+    atomic_fetch_add_explicit(&s->counts[e], 1, memory_order_relaxed);
+}
 
 /* ---- conn.c ---- */
 void httpio_conn_accept(struct httpio_server *s, struct net_stream *stream);

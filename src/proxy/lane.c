@@ -111,6 +111,7 @@ int proxy_lane_init(struct proxy *p, struct proxy_lane *l, struct net_loop *loop
         return rc;
     struct httpio_limits limits = HTTPIO_LIMITS_DEFAULT;
     limits.servers = loops;
+    limits.connections = 0; /* as many as descriptors serve: each is small, and one that waits makes room */
     l->server = httpio_server_new(l->loop, &limits, &proxy_server_ops, l);
     l->client = httpio_client_new(l->loop, &HTTPIO_CLIENT_DEFAULT);
     l->due = net_timer_new(l->loop, on_due, l);

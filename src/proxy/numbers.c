@@ -26,6 +26,8 @@ const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
     [PROXY_M_HEARTBEATS] = {"berth_router_heartbeats_total", "Signs of life sent to clients that wait", METRICS_COUNTER, {0}, NULL, 0},
     [PROXY_M_HANDSHAKES] = {"berth_router_tls_handshakes_total", "TLS handshakes with clients by how they ended: ok, failed (refused by either side), left (not complete when the connection ended or its time was over)",
                             METRICS_COUNTER, {"result"}, NULL, 0},
+    [PROXY_M_CONNECTIONS] = {"berth_router_connections_total", "Connections of clients by what became of them: accepted; refused at the limit; reclaimed or idle (closed without a request, to make room or at the end of their "
+                             "time); slow_head, slow_body and slow_reader (over their time); large_head and malformed", METRICS_COUNTER, {"event"}, NULL, 0},
     [PROXY_M_QUEUE] = {"berth_router_queue_seconds", "Time in the queue before the first replica", METRICS_HISTOGRAM, {"endpoint", "replica"}, queue_bounds, BASE_COUNT(queue_bounds)},
     [PROXY_M_FIRST_BYTE] = {"berth_router_first_byte_seconds", "From a request's head to the first content of its answer", METRICS_HISTOGRAM, {"endpoint", "replica"},
                             first_byte_bounds, BASE_COUNT(first_byte_bounds)},
@@ -64,6 +66,17 @@ static void count_handshakes(const struct proxy *p)
     for (size_t i = 0; i < BASE_COUNT(results); i++) {
         struct metrics_series *series = PROXY_M(p, PROXY_M_HANDSHAKES, results[i]);
         metrics_add(series, n[i] - metrics_count(series));
+    }
+}
+
+static void count_connections(const struct proxy *p)
+{
+    for (enum httpio_event e = 0; e < HTTPIO_N_EVENTS; e++) {
+        struct metrics_series *series = PROXY_M(p, PROXY_M_CONNECTIONS, httpio_event_name(e));
+        uint64_t n = 0;
+        for (unsigned i = 0; i < p->n_lanes; i++)
+            n += httpio_server_count(p->lanes[i].server, e);
+        metrics_add(series, n - metrics_count(series));
     }
 }
 
@@ -106,6 +119,7 @@ int proxy_metrics(struct proxy *p, struct buf *out)
 {
     if (p->tls)
         count_handshakes(p);
+    count_connections(p);
     (void)pthread_mutex_lock(&p->lock);
     uint64_t now = proxy_lane_now(p->lanes);
     metrics_set(metrics_get(p->metrics, PROXY_M_ACTIVE, NULL), (double)p->stats.active);

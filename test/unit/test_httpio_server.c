@@ -969,6 +969,40 @@ static void as_many_as_descriptors_serve(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
+/* At the limit the connection that has waited longest for a request makes room, and one with a request under way does not. */
+static void idle_ones_make_room(void **state)
+{
+    (void)state;
+    struct httpio_limits l = short_limits();
+    struct site t;
+    struct raw r[4];
+
+    l.connections = 2;
+    l.idle_ms = 60000;
+    site_open_limits(&t, &l);
+    for (size_t i = 0; i < 2; i++) {
+        raw_connect(&r[i], &t.w, &t.addr);
+        WAIT(&t.w, httpio_server_open(t.server) == i + 1);
+        LIST_FIRST(&t.server->conns)->since -= 2 * HTTPIO_RECLAIM_MS;
+    }
+    raw_connect(&r[2], &t.w, &t.addr);
+    WAIT(&t.w, r[0].ended);
+    assert_int_equal(r[0].got.len, 0);
+    assert_false(r[1].ended);
+    assert_int_equal(httpio_server_open(t.server), 2);
+    assert_int_equal(httpio_server_count(t.server, HTTPIO_RECLAIMED), 1);
+    assert_int_equal(httpio_server_count(t.server, HTTPIO_ACCEPTED), 3);
+    /* the second has begun to send, the third has only just come */
+    raw_send(&r[1], "GET / HT");
+    raw_try_connect(&r[3], &t.w, &t.addr);
+    WAIT(&t.w, r[3].ended);
+    assert_true(raw_has(&r[3], "503"));
+    assert_int_equal(httpio_server_count(t.server, HTTPIO_REFUSED), 1);
+    for (size_t i = 0; i < BASE_COUNT(r); i++)
+        raw_close(&r[i], false);
+    site_close(&t);
+}
+
 /* Far more than the limit: each is either told so or closed, and memory is bounded. */
 static void a_flood_of_connections(void **state)
 {
@@ -1398,6 +1432,7 @@ int main(void)
         cmocka_unit_test(body_stalls),
         cmocka_unit_test(writing_stalls),
         cmocka_unit_test(too_many),
+        cmocka_unit_test(idle_ones_make_room),
         cmocka_unit_test(a_flood_of_connections),
         cmocka_unit_test(as_many_as_descriptors_serve),
         cmocka_unit_test(heads_too_large),
