@@ -5,6 +5,7 @@
 #include "check_int.h"
 
 #include <errno.h>
+#include <unistd.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,6 +92,11 @@ static int file_path(struct check_plan *p, const struct fleet_model *m, const ch
         int r = store_payload_path(p->state->store, m, file, &path, err);
         if (r < 0)
             return r;
+        base_autobuf struct buf header = BUF_INIT(16384);
+        if (access(path.ptr, F_OK) < 0 && store_header_path(p->state->store, m, file, &header, NULL) == 0 && access(header.ptr, F_OK) == 0) {
+            buf_clear(&path);
+            buf_add_str(&path, buf_str(&header));
+        }
     }
     *ret = arena_dup(p->arena, buf_str(&path));
     return *ret ? 0 : err_nomem(err);

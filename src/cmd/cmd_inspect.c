@@ -7,10 +7,12 @@
 
 #include <conf/conf.h>
 #include <errno.h>
+#include <hub/hub.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#define REMOTE_RETRIES 2 /* who looks at a header waits for it */
 #define TEXT_BYTES_MAX (256u << 20)
 
 /* Parts that were shown already; the same set is then not shown again. */
@@ -62,7 +64,7 @@ static void inspect_release(struct inspect *in)
     store_weights_release(&in->weights);
     for (size_t i = 0; i < in->st.n; i++) {
         gguf_st_free(in->st.files[i]);
-        store_source_close(&in->st.sources[i]);
+        in->opener->close(&in->st.sources[i]);
     }
     gguf_index_release(&in->st.index);
     arena_free(in->arena);
@@ -72,11 +74,11 @@ static int read_model(struct inspect *in, struct err *err)
 {
     struct gguf_source src = {.size = 0};
     enum gguf_file kind;
-    int r = store_source_open(in->path, &src, err);
+    int r = in->opener->open(in->opener->ctx, in->path, &src, err);
     if (r < 0)
         return r;
     r = gguf_sniff(&src, &kind, err);
-    store_source_close(&src);
+    in->opener->close(&src);
     if (r < 0)
         return r;
     if (kind == GGUF_FILE_GGUF)
@@ -84,8 +86,51 @@ static int read_model(struct inspect *in, struct err *err)
     return kind == GGUF_FILE_JSON ? inspect_index(in, err) : inspect_safetensors(in, err);
 }
 
+/* ---- remote files ------------------------------------------------------------------------------------------------------ */
+
+/* Names that are not of this machine: "hf:ORG/REPO[@REVISION]/FILE" and addresses. */
+static bool is_remote(const char *path)
+{
+    struct str s = str_of(path);
+    return str_starts(s, STR("hf:")) || str_starts(s, STR("https://")) || str_starts(s, STR("http://"));
+}
+
+/* The address of "hf:ORG/REPO[@REVISION]/FILE". */
+static int hub_address(const struct hub *h, const char *path, struct buf *url, struct err *err)
+{
+    struct str rest = str_of(path + 3);
+    struct str org = str_split(&rest, '/');
+    struct str name = str_split(&rest, '/'), revision = name;
+    struct str repo = str_split(&revision, '@');
+    base_autofree char *file = str_dup(rest), *rev = revision.ptr ? str_dup(revision) : str_dup(STR("main"));
+    base_autobuf struct buf whole = BUF_INIT(1024);
+    buf_addf(&whole, STR_FMT "/" STR_FMT, STR_ARG(org), STR_ARG(repo));
+    if (!org.len || !repo.len || !rest.len)
+        return err_set(err, -EINVAL, "is not like hf:ORG/REPO/FILE or hf:ORG/REPO@REVISION/FILE");
+    if (!file || !rev || buf_status(&whole) < 0)
+        return err_nomem(err);
+    return hub_url(h, whole.ptr, rev, file, url, err);
+}
+
+/* Opens the hub when it is first needed. */
+static int open_remote(void *ctx, const char *path, struct gguf_source *ret, struct err *err)
+{
+    struct hub **hub = ctx;
+    base_autobuf struct buf url = BUF_INIT(8192);
+    const struct hub_options o = {.retries = REMOTE_RETRIES};
+    int r = *hub ? 0 : hub_new(&o, hub, err);
+    if (r == 0 && str_starts(str_of(path), STR("hf:")))
+        r = hub_address(*hub, path, &url, err);
+    else if (r == 0)
+        buf_add_c(&url, path);
+    if (r == 0 && buf_status(&url) < 0)
+        r = err_nomem(err);
+    return r < 0 ? r : hub_source_open(*hub, url.ptr, ret, err);
+}
+
 /* How results leave: as text at once, or gathered in JSON. */
 struct output {
+    const struct store_opener *remote;
     bool kv, tensors, color;
     struct json_out *json; /* NULL: text */
     size_t shown;
@@ -139,6 +184,7 @@ static int inspect_one(const char *path, struct output *o, struct seen *seen)
         return cmd_nomem();
     }
     in->path = path;
+    in->opener = is_remote(path) ? o->remote : &store_files;
     in->arena = arena;
     if (read_model(in, &err) == 0) {
         code = show(in, o, seen);
@@ -158,7 +204,9 @@ static int run_inspect(const struct cmd *c, int argc, char **argv)
     int code = CMD_OK;
     if (!cmd_parse(c, argc, argv, 1, CMD_WORDS_MAX, &a, &code))
         return code;
-    struct output o = {.kv = cmd_given(c, &a, "kv"), .tensors = cmd_given(c, &a, "tensors"), .color = os_term_color(STDOUT_FILENO)};
+    struct hub *hub = NULL;
+    const struct store_opener remote = {.open = open_remote, .close = hub_source_close, .ctx = &hub};
+    struct output o = {.remote = &remote, .kv = cmd_given(c, &a, "kv"), .tensors = cmd_given(c, &a, "tensors"), .color = os_term_color(STDOUT_FILENO)};
     struct seen seen = {.arena = arena_new(INSPECT_MEMORY_MAX)};
     if (cmd_given(c, &a, "json"))
         o.json = json_out_new();
@@ -183,6 +231,7 @@ static int run_inspect(const struct cmd *c, int argc, char **argv)
             code = r;
     }
     arena_free(seen.arena);
+    hub_free(hub);
     return code;
 }
 
@@ -192,10 +241,11 @@ const struct cmd cmd_inspect = {
     .summary = "what is in a model file",
     .description = "Reads the header of each file and says what model it holds: architecture, parameters, bits per weight, layers by kind, context, experts, tokenizer, and what a drafter needs. The weights are not read, so it takes "
                    "milliseconds.\n\n"
-                   "FILE is a GGUF file, a part of a split GGUF set (it stands for the whole set, whose parts are found beside it and proven to belong together), a safetensors file, or a model.safetensors.index.json.\n\n"
+                   "FILE is a GGUF file, a part of a split GGUF set (it stands for the whole set, whose parts are found beside it and proven to belong together), a safetensors file, or a model.safetensors.index.json. It may be remote: hf:ORG/REPO/FILE, "
+                   "hf:ORG/REPO@REVISION/FILE or an https address; then only the ranges of the header are fetched.\n\n"
                    "What is wrong with a file is said with the place and with what to do: cut short, joined with cat, a web page or a Git LFS pointer instead of the file, a missing or foreign part, anything that engines refuse. "
                    "A tensor type that is not known here is reported and is no failure. Exit 1 when something is wrong with a file.",
-    .examples = "berth inspect model.gguf\nberth inspect --tensors model-00001-of-00003.gguf\nberth inspect --json --kv model.gguf draft.gguf",
+    .examples = "berth inspect model.gguf\nberth inspect --tensors model-00001-of-00003.gguf\nberth inspect --json --kv model.gguf draft.gguf\nberth inspect hf:Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf",
     .options =
         {
             {0, "kv", NULL, "list the metadata too"},

@@ -222,7 +222,7 @@ static int take_parts(struct inspect *in, struct err *err)
 
 int inspect_gguf(struct inspect *in, struct err *err)
 {
-    int r = store_weights_open(in->path, &in->weights, err);
+    int r = store_weights_open_by(in->opener, in->path, &in->weights, err);
     if (r < 0)
         return r;
     in->format = INSPECT_GGUF;

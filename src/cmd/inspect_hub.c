@@ -98,12 +98,12 @@ static void read_config(struct inspect *in)
     struct json *doc = NULL;
     struct err why;
     base_autobuf struct buf text = BUF_INIT(CONFIG_BYTES_MAX);
-    if (!path || store_source_open(path, &src, &why) < 0) {
+    if (!path || in->opener->open(in->opener->ctx, path, &src, &why) < 0) {
         inspect_note(in, "there is no config.json beside it, which would say architecture, layers and context");
         return;
     }
     int r = store_source_read(&src, &text, &why);
-    store_source_close(&src);
+    in->opener->close(&src);
     if (r == 0)
         r = json_parse(buf_str(&text), &doc, &why);
     if (r < 0)
@@ -132,7 +132,7 @@ static int allocate(struct inspect *in, size_t n, struct err *err)
 static int open_file(struct inspect *in, size_t i, const char *path, struct err *err)
 {
     in->parts[i] = (struct inspect_part){.file = path, .state = "bad", .why = ""};
-    int r = store_source_open(path, &in->st.sources[i], err);
+    int r = in->opener->open(in->opener->ctx, path, &in->st.sources[i], err);
     if (r == -ENOENT)
         in->parts[i].state = "missing";
     if (r == 0) {
@@ -228,10 +228,10 @@ int inspect_index(struct inspect *in, struct err *err)
     struct gguf_source src = {.size = 0};
     base_autobuf struct buf text = BUF_INIT(GGUF_ST_HEADER_MAX);
     in->format = INSPECT_INDEX;
-    int r = store_source_open(in->path, &src, err);
+    int r = in->opener->open(in->opener->ctx, in->path, &src, err);
     if (r == 0)
         r = store_source_read(&src, &text, err);
-    store_source_close(&src);
+    in->opener->close(&src);
     if (r == 0)
         r = gguf_index_parse(buf_str(&text), &in->st.index, err);
     if (r == 0)

@@ -56,6 +56,7 @@ struct inspect_layers {
 struct inspect {
     struct arena *arena;
     const char *path;
+    const struct store_opener *opener; /* of path and of what is beside it */
     enum inspect_format format;
     struct store_weights weights; /* INSPECT_GGUF */
     struct {                      /* the others: one file, or those of the index */

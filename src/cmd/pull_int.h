@@ -47,6 +47,9 @@ bool pull_wants(const struct cmd_args *a, const struct fleet_model *m);
 /* CMD_OK when every word of the command is a model of the fleet; else has said which is not. */
 int pull_check_words(const struct cmd_args *a, const struct fleet *f);
 
+/* Fetches the headers of models that are not here, of all services or one, for a plan. An exit code. */
+int pull_headers(const struct fleet *f, const struct fleet_service *only);
+
 /* ---- what is to be fetched -------------------------------------------------------------------------------------------------- */
 
 struct pull_item {

@@ -6,9 +6,13 @@
 #include "store_int.h"
 
 #include <errno.h>
+#include <libgen.h>
 #include <unistd.h>
 
-int store_payload_path(const struct store *s, const struct fleet_model *m, const char *file, struct buf *ret, struct err *err)
+#define HEADER_CHUNK 65536
+
+/* kind: "payloads" or "headers". */
+static int path_of(const struct store *s, const char *kind, const struct fleet_model *m, const char *file, struct buf *ret, struct err *err)
 {
     if (!os_relpath_valid(str_of(file)))
         return err_set(err, -EINVAL, "model '%s': '%s' is no file below its source", m->name, file);
@@ -17,18 +21,71 @@ int store_payload_path(const struct store *s, const struct fleet_model *m, const
         const char *revision = m->commit ? m->commit : m->revision;
         if (!os_relpath_valid(str_of(m->source_arg)) || !os_name_valid(str_of(revision)))
             return err_set(err, -EINVAL, "model '%s': '%s' at '%s' is no repository and revision", m->name, m->source_arg, revision);
-        buf_addf(ret, "%s/payloads/hf/%s/%s/%s", s->root, m->source_arg, revision, file);
+        buf_addf(ret, "%s/%s/hf/%s/%s/%s", s->root, kind, m->source_arg, revision, file);
     } else if (m->source == FLEET_MODEL_WEB) {
         const char *place = strstr(m->source_arg, "://");
         if (!place || !os_relpath_valid(str_of(place + 3)))
             return err_set(err, -EINVAL, "model '%s': '%s' is no address of a folder", m->name, m->source_arg);
-        buf_addf(ret, "%s/payloads/web/%s/%s", s->root, place + 3, file);
+        buf_addf(ret, "%s/%s/web/%s/%s", s->root, kind, place + 3, file);
     } else {
         buf_addf(ret, "%s/%s", m->source_arg, file);
     }
     if (buf_status(ret) < 0)
         return err_nomem(err);
     return ret->len - before < STORE_PATH_MAX ? 0 : err_set(err, -ENAMETOOLONG, "model '%s': the path of '%s' is too long", m->name, file);
+}
+
+int store_payload_path(const struct store *s, const struct fleet_model *m, const char *file, struct buf *ret, struct err *err)
+{
+    return path_of(s, "payloads", m, file, ret, err);
+}
+
+int store_header_path(const struct store *s, const struct fleet_model *m, const char *file, struct buf *ret, struct err *err)
+{
+    if (m->source == FLEET_MODEL_FILE)
+        return err_set(err, -EINVAL, "model '%s' has a folder of its own", m->name);
+    return path_of(s, "headers", m, file, ret, err);
+}
+
+/* The header, and the rest as a hole: what only looks at headers finds nothing missing. */
+static int write_header(int fd, const struct gguf_source *src, const struct gguf *g, struct err *err)
+{
+    uint64_t bytes = gguf_info(g)->data_off < src->size ? gguf_info(g)->data_off : src->size;
+    char chunk[HEADER_CHUNK];
+    int r = 0;
+    for (uint64_t off = 0; r == 0 && off < bytes;) {
+        size_t n = bytes - off < sizeof chunk ? (size_t)(bytes - off) : sizeof chunk;
+        r = src->read(src->ctx, off, chunk, n, err);
+        if (r == 0)
+            r = os_write_all(fd, chunk, n, err);
+        off += n;
+    }
+    if (r == 0 && (src->size > INT64_MAX || ftruncate(fd, (off_t)src->size) < 0))
+        r = err_sys(err, src->size > INT64_MAX ? -EFBIG : -errno, "cannot make a file as long as the remote one");
+    return r;
+}
+
+int store_header_save(const struct store *s, const struct fleet_model *m, const char *file, const struct gguf_source *src, const struct gguf *g, struct err *err)
+{
+    base_autobuf struct buf path = BUF_INIT((size_t)2 * STORE_PATH_MAX), temporary = BUF_INIT((size_t)2 * STORE_PATH_MAX);
+    int r = store_header_path(s, m, file, &path, err);
+    if (r < 0)
+        return r;
+    buf_addf(&temporary, "%s.new", path.ptr);
+    base_autofree char *folder = str_dup(buf_str(&path));
+    if (buf_status(&temporary) < 0 || !folder)
+        return err_nomem(err);
+    r = os_make_dirs(dirname(folder), 0755, err);
+    os_autoclose int fd = r < 0 ? -1 : open(temporary.ptr, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    if (r == 0 && fd < 0)
+        r = err_sys(err, -errno, "cannot write '%s'", temporary.ptr);
+    if (r == 0)
+        r = write_header(fd, src, g, err);
+    if (r == 0 && rename(temporary.ptr, path.ptr) < 0)
+        r = err_sys(err, -errno, "cannot write '%s'", path.ptr);
+    if (r < 0 && fd >= 0)
+        (void)unlink(temporary.ptr);
+    return r;
 }
 
 static int missing(const struct fleet_model *m, const char *role, const char *file, const char *path, struct err *err)

@@ -79,6 +79,14 @@ void store_source_close(struct gguf_source *s)
     *s = (struct gguf_source){.size = 0};
 }
 
+static int open_file(void *ctx, const char *path, struct gguf_source *ret, struct err *err)
+{
+    (void)ctx;
+    return store_source_open(path, ret, err);
+}
+
+const struct store_opener store_files = {.open = open_file, .close = store_source_close};
+
 int store_source_read(const struct gguf_source *s, struct buf *out, struct err *err)
 {
     if (s->size > out->max - out->len)
@@ -125,7 +133,7 @@ static int open_part(struct store_weights *w, size_t i, struct err *err)
     w->sources[i] = calloc(1, sizeof(*w->sources[i]));
     if (!w->sources[i])
         return err_nomem(err);
-    int r = store_source_open(w->parts[i].path, w->sources[i], err);
+    int r = w->opener->open(w->opener->ctx, w->parts[i].path, w->sources[i], err);
     return r < 0 ? r : gguf_open(w->sources[i], &w->parts[i].g, err);
 }
 
@@ -135,7 +143,7 @@ static int open_others(struct store_weights *w, size_t name_off, const struct gg
     if (name->count > GGUF_PARTS_MAX)
         return err_set(err, -E2BIG, "is of a set of %" PRIu32 " parts; at most %d are read", name->count, GGUF_PARTS_MAX);
     struct store_weights one = *w;
-    *w = (struct store_weights){.given = name->no - 1};
+    *w = (struct store_weights){.opener = one.opener, .given = name->no - 1};
     int r = allocate(w, name->count, err);
     for (size_t i = 0; r == 0 && i < w->n; i++) {
         struct gguf_part *p = &w->parts[i];
@@ -158,7 +166,12 @@ static int open_others(struct store_weights *w, size_t name_off, const struct gg
 
 int store_weights_open(const char *path, struct store_weights *ret, struct err *err)
 {
-    struct store_weights w = {.given = 0};
+    return store_weights_open_by(&store_files, path, ret, err);
+}
+
+int store_weights_open_by(const struct store_opener *o, const char *path, struct store_weights *ret, struct err *err)
+{
+    struct store_weights w = {.opener = o};
     struct gguf_split split;
     struct gguf_split_name name;
     const char *slash = strrchr(path, '/');
@@ -189,7 +202,7 @@ void store_weights_release(struct store_weights *w)
         gguf_free(w->parts[i].g);
         free(w->parts[i].path);
         if (w->sources[i])
-            store_source_close(w->sources[i]);
+            w->opener->close(w->sources[i]);
         free(w->sources[i]);
     }
     free(w->parts);

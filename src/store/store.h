@@ -6,6 +6,7 @@
  *   store/payloads/hf/ORG/REPO/REV/...   files of models from a hub; REV is the commit that fleet.lock pins, so that nothing below it ever changes, else the revision
  *   store/manifests/SHA256               what a payload file was when it was proven, by the sha256 of its absolute path
  *   store/payloads/web/HOST/FOLDER/...   files of models from a plain web server
+ *   store/headers/hf|web/...             headers of such files that are not here, below the same names
  *   store/runtimes/ID/tree/              the engine and every library it needs, as a root file system without writable parts
  *   store/runtimes/ID/manifest.json      engine, version, source, packages, digest of every file; written last, so that a folder without it is no runtime
  *   store/debs/SHA256.deb                what a debian: runtime was made from, kept as its rollback and remote source
@@ -38,6 +39,10 @@ int store_payload_path(const struct store *s, const struct fleet_model *m, const
 /* Calls fn for each file that a model names below its source: weights (all parts of a set that the first part names), projector, drafter. role is one of these words; file is fn's until it returns. Ends with the first error of fn, or
  * -EINVAL when the weights are a later part of a set. The template is the fleet's own file and not among them. */
 int store_payload_each(const struct fleet_model *m, int (*fn)(void *ctx, const char *role, const char *file, struct err *err), void *ctx, struct err *err) BASE_MUST_USE;
+/* Where a copy of the header of a remote file is kept, as long as the file itself, with a hole for its data: enough to plan with. It need not exist. -EINVAL for files of one's own. */
+int store_header_path(const struct store *s, const struct fleet_model *m, const char *file, struct buf *ret, struct err *err) BASE_MUST_USE;
+/* Makes that copy from a source and its header. */
+int store_header_save(const struct store *s, const struct fleet_model *m, const char *file, const struct gguf_source *src, const struct gguf *g, struct err *err) BASE_MUST_USE;
 /* Proves that every file that a model names is there, regular, readable and not empty; a weights file that names the first part of a split set (-00001-of-000NN.gguf) stands for all parts.
  * *ret_bytes: their sum. -ENOENT with the path and what to do. */
 int store_payload_check(const struct store *s, const struct fleet_model *m, uint64_t *ret_bytes, struct err *err) BASE_MUST_USE;
@@ -240,8 +245,17 @@ void store_source_close(struct gguf_source *s); /* takes one that was never open
 /* Whole content of a source into out, within out's ceiling (-EFBIG). */
 int store_source_read(const struct gguf_source *s, struct buf *out, struct err *err) BASE_MUST_USE;
 
+/* How files are opened by name, when they are not only files of this machine. */
+struct store_opener {
+    int (*open)(void *ctx, const char *path, struct gguf_source *ret, struct err *err);
+    void (*close)(struct gguf_source *s); /* takes one that was never opened (all zero) */
+    void *ctx;
+};
+extern const struct store_opener store_files; /* store_source_open and store_source_close */
+
 /* One GGUF file, or all parts of the split set that it belongs to. */
 struct store_weights {
+    const struct store_opener *opener;
     struct gguf_part *parts;      /* in the set's order; the file itself when n is 1 */
     struct gguf_source **sources; /* of each part; NULL for one that is missing */
     size_t n, given;              /* parts[given] is the file that was asked for */
@@ -250,4 +264,6 @@ struct store_weights {
 };
 /* Fails when path itself cannot be read as GGUF; parts beside it that are wrong are told in verdict. */
 int store_weights_open(const char *path, struct store_weights *ret, struct err *err) BASE_MUST_USE;
+/* The same through an opener, which must outlive ret. */
+int store_weights_open_by(const struct store_opener *o, const char *path, struct store_weights *ret, struct err *err) BASE_MUST_USE;
 void store_weights_release(struct store_weights *w);
