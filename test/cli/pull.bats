@@ -482,6 +482,37 @@ pull_until() { # BYTES
 	done
 }
 
+@test "pull: the power may go at every step: no journal says more than the disk has, and the old file or the new is there" {
+	[ -e "${BERTH%/*}/crash-recorder.so" ] && ! [[ $BERTH == *san* ]] || skip "needs the recorder"
+	make_file w.gguf 40000000
+	fleet
+	start_hub
+	berth lock
+	# an old file under the name, so that there is something to lose
+	commit=$(jq -r .models.m.commit "$scratch/fleet.lock")
+	name=$BERTH_STATE/store/payloads/hf/org/model/$commit/w.gguf
+	mkdir -p "$(dirname "$name")"
+	head -c 1000 /dev/urandom >"$scratch/old"
+	cp "$scratch/old" "$name"
+	fault reset
+	CRASH_ROOT=$(dirname "$name") CRASH_LOG=$scratch/crash LD_PRELOAD=${BERTH%/*}/crash-recorder.so "$BERTH" pull -f "$scratch/fleet.yaml"
+	same w.gguf
+	run test/crash/replay "$scratch/crash" "$name" "$scratch/old" "$scratch/root/org/model/w.gguf" "$scratch/states" 6
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output =~ ^([0-9]+)\ states ]]
+	[ "${BASH_REMATCH[1]}" -ge 20 ]
+	for state in "$scratch"/states/*; do
+		rm -rf "$BERTH_STATE"
+		mkdir -p "$(dirname "$name")"
+		cp "$scratch/old" "$name"
+		cp "$state"/* "$(dirname "$name")/"
+		berth pull
+		[ "$status" -eq 0 ]
+		same w.gguf
+	done
+}
+
 @test "pull: of two at once the second waits, and finds all done" {
 	make_file w.gguf 20000000
 	fleet
