@@ -51,6 +51,7 @@ extern const struct cmd cmd_purge;
 extern const struct cmd cmd_runtime;
 extern const struct cmd cmd_route;
 extern const struct cmd cmd_drill;
+extern const struct cmd cmd_key;
 extern const struct cmd cmd_render;
 extern const struct cmd cmd_plan;
 extern const struct cmd cmd_deploy;

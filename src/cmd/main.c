@@ -27,6 +27,7 @@ const struct cmd *const cmd_table[] = {
     &cmd_runtime,
     &cmd_route,
     &cmd_drill,
+    &cmd_key,
     &cmd_render,
     &cmd_plan,
     &cmd_deploy,

@@ -52,7 +52,7 @@ static size_t own_fields(const struct proxy_request *r, bool replica, struct own
     return n;
 }
 
-#define OWN_FIELDS 6
+#define OWN_FIELDS (6 + PROXY_CORS_FIELDS)
 
 static size_t response_fields(const struct proxy_request *r, const struct http_head *head, struct own_fields *own, struct http_field *out)
 {
@@ -60,10 +60,11 @@ static size_t response_fields(const struct proxy_request *r, const struct http_h
     for (size_t i = 0; i < head->n_fields; i++) {
         struct str name = head->fields[i].name;
         bool ours = name.len >= 8 && strncasecmp(name.ptr, "x-berth-", 8) == 0;
-        if (!ours && !http_field_hop(head, name) && !str_eq_nocase(name, STR("content-length")))
+        if (!ours && !http_field_hop(head, name) && !proxy_cors_is_field(name) && !str_eq_nocase(name, STR("content-length")))
             out[n++] = head->fields[i];
     }
     n += own_fields(r, true, own, out + n);
+    n += proxy_cors_fields(r->config, httpio_exchange_head(r->x), out + n);
     if (is_event_stream(head) && !http_field_get(head, "x-accel-buffering").ptr)
         out[n++] = HTTPIO_FIELD(STR("X-Accel-Buffering"), STR("no"));
     return n;
@@ -75,6 +76,7 @@ static int begin_stream(struct proxy_request *r)
     struct own_fields own;
     struct http_field fields[OWN_FIELDS + 3];
     size_t n = own_fields(r, false, &own, fields);
+    n += proxy_cors_fields(r->config, httpio_exchange_head(r->x), fields + n);
     fields[n++] = HTTPIO_FIELD(STR("Content-Type"), STR("text/event-stream"));
     fields[n++] = HTTPIO_FIELD(STR("Cache-Control"), STR("no-cache"));
     fields[n++] = HTTPIO_FIELD(STR("X-Accel-Buffering"), STR("no"));

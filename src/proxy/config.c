@@ -97,6 +97,14 @@ int proxy_config_text(const struct fleet *f, const struct proxy_state *states, s
     for (size_t i = 0; i < f->router.n_conversation_headers; i++)
         json_out_cstr(o, NULL, f->router.conversation_headers[i]);
     json_out_end(o);
+    if (f->router.keys_file)
+        json_out_bool(o, "keyed", true);
+    if (f->router.n_cors)
+        json_out_arr(o, "cors");
+    for (size_t i = 0; i < f->router.n_cors; i++)
+        json_out_cstr(o, NULL, f->router.cors[i]);
+    if (f->router.n_cors)
+        json_out_end(o);
     json_out_end(o);
     json_out_end(o);
     int r = json_out_finish(o, false, out);
@@ -242,10 +250,21 @@ static int read_headers(struct proxy_config *c, json_val v, struct err *err)
     return rc;
 }
 
+static int read_cors(struct proxy_config *c, json_val v, struct err *err)
+{
+    int rc = 0;
+    const char **origins = read_array(c, v, "cors", FLEET_SERVICES_MAX, sizeof *origins, &c->n_cors, &rc, err);
+    for (size_t i = 0; rc == 0 && i < c->n_cors; i++)
+        rc = read_name(c, json_at(json_get(v, "cors"), i), PROXY_WHY_MAX, &origins[i], err);
+    c->cors = origins;
+    return rc;
+}
+
 static int read_config(struct proxy_config *c, json_val root, const struct proxy_config *before, struct err *err)
 {
     json_val v = json_get(root, "config");
-    if (json_count(root) != 1 || json_count(v) != 3)
+    json_val keyed = json_get(v, "keyed"), cors = json_get(v, "cors");
+    if (json_count(root) != 1 || json_count(v) != 3 + (size_t)(keyed != NULL) + (size_t)(cors != NULL) || (keyed && !json_bool(keyed, &c->keyed)))
         return bad(err, "it is no object \"config\" with replicas, endpoints and headers");
     int rc = 0;
     c->replicas = read_array(c, v, "replicas", FLEET_SERVICES_MAX, sizeof *c->replicas, &c->n_replicas, &rc, err);
@@ -255,7 +274,9 @@ static int read_config(struct proxy_config *c, json_val root, const struct proxy
         rc = read_replica(c, json_at(json_get(v, "replicas"), i), before, &c->replicas[i], err);
     for (size_t i = 0; rc == 0 && i < c->n_endpoints; i++)
         rc = read_endpoint(c, json_at(json_get(v, "endpoints"), i), &c->endpoints[i], err);
-    return rc < 0 ? rc : read_headers(c, v, err);
+    if (rc == 0)
+        rc = read_headers(c, v, err);
+    return rc < 0 || !cors ? rc : read_cors(c, v, err);
 }
 
 int proxy_config_parse_after(struct str text, const struct proxy_config *before, struct proxy_config **ret, struct err *err)

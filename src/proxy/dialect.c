@@ -104,8 +104,14 @@ static const char *error_type(enum place_dialect d, unsigned status)
         return status == 503 ? "overloaded_error" : "api_error";
     if (status == 503)
         return "unavailable_error";
+    if (status == 401)
+        return "authentication_error";
+    if (status == 403)
+        return "permission_error";
     if (status == 404)
         return "not_found_error";
+    if (status == 429)
+        return "rate_limit_error";
     return status < 500 ? "invalid_request_error" : "upstream_error";
 }
 

@@ -100,14 +100,14 @@ static struct str origin_form(struct str target, struct buf *scratch)
     return buf_str(scratch);
 }
 
-static size_t request_fields(const struct http_head *head, struct http_field out[HTTP_FIELDS_MAX])
+static size_t request_fields(const struct proxy_config *c, const struct http_head *head, struct http_field out[HTTP_FIELDS_MAX])
 {
     /* Written anew for the replica's connection; a body that was read whole needs no leave to be sent. */
     static const char *const ours[] = {"host", "content-length", "expect"};
     size_t n = 0;
     for (size_t i = 0; i < head->n_fields; i++) {
         struct http_field f = head->fields[i];
-        bool skip = http_field_hop(head, f.name);
+        bool skip = http_field_hop(head, f.name) || proxy_guard_secret(c, f.name);
         for (size_t k = 0; !skip && k < BASE_COUNT(ours); k++)
             skip = str_eq_nocase(f.name, str_of(ours[k]));
         if (!skip)
@@ -137,7 +137,7 @@ static int call(struct proxy_request *r, struct err *err)
         .method = head->method,
         .target = origin_form(head->target, &target),
         .fields = fields,
-        .n_fields = request_fields(head, fields),
+        .n_fields = request_fields(r->config, head, fields),
         .fresh = large,
         .body_follows = large,
         .body_length = (int64_t)len,
@@ -214,7 +214,7 @@ static int make_ticket(struct proxy_request *r)
     place_identify(http_target_path(head->target), head, buf_str(&r->body), &r->config->names, r->proxy->seed, id);
     r->dialect = id->dialect;
     r->stream = id->stream && id->dialect != PLACE_BATCH;
-    *t = (struct sched_ticket){.policy = e->policy, .hint = id->hint, .flow = id->flow, .tokens = id->tokens, .leased = id->dialect != PLACE_OTHER, .pinned = id->pinned, .seq = r->number,
+    *t = (struct sched_ticket){.policy = e->policy, .hint = id->hint, .flow = id->flow, .owner = r->key ? place_hash(r->proxy->seed, str_of(r->key)) : 0, .tokens = id->tokens, .leased = id->dialect != PLACE_OTHER, .pinned = id->pinned, .seq = r->number,
                                .slot = AFFINITY_NO_SLOT};
     r->candidates = calloc(e->n_replicas ? e->n_replicas : 1, sizeof(struct sched_replica *));
     t->tried = calloc(e->n_replicas / 64 + 1, sizeof *t->tried);

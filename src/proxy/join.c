@@ -124,6 +124,10 @@ struct proxy_request *proxy_join_succeed(struct proxy_request *r)
     /* What the client is goes over; what the call is stays. */
     r->x = next->x;
     httpio_exchange_set(r->x, r);
+    struct proxy_use *use = r->use; /* the one that leaves is counted off */
+    r->use = next->use;
+    next->use = use;
+    r->key = next->key;
     r->number = next->number;
     r->since_ms = next->since_ms;
     r->status = next->status;

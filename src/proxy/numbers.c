@@ -23,6 +23,8 @@ const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
     [PROXY_M_PREDICTED] = {"berth_router_predicted_cached_tokens_total", "Prompt tokens that were expected in the cache of the chosen replica", METRICS_COUNTER, {"endpoint", "replica"}, NULL, 0},
     [PROXY_M_REGRET] = {"berth_router_regret_seconds", "How much sooner the best of the other replicas would have read the prompt, as it looked when the choice was made", METRICS_HISTOGRAM,
                         {"endpoint", "replica"}, regret_bounds, BASE_COUNT(regret_bounds)},
+    [PROXY_M_KEY_REQUESTS] = {"berth_router_key_requests_total", "Requests answered, by the name of the key that was shown and the status sent", METRICS_COUNTER, {"key", "code"}, NULL, 0},
+    [PROXY_M_KEY_TOKENS] = {"berth_router_key_tokens_total", "Tokens as replicas tell them, by the name of the key", METRICS_COUNTER, {"key", "kind"}, NULL, 0},
     [PROXY_M_HEARTBEATS] = {"berth_router_heartbeats_total", "Signs of life sent to clients that wait", METRICS_COUNTER, {0}, NULL, 0},
     [PROXY_M_HANDSHAKES] = {"berth_router_tls_handshakes_total", "TLS handshakes with clients by how they ended: ok, failed (refused by either side), left (not complete when the connection ended or its time was over)",
                             METRICS_COUNTER, {"result"}, NULL, 0},
@@ -164,6 +166,8 @@ static void count_tokens(const struct proxy_request *r, const char *endpoint)
     const uint64_t n[] = {r->usage.prompt_n, r->usage.cached_n, r->usage.predicted_n};
     for (size_t i = 0; i < BASE_COUNT(kinds) && r->usage.known; i++)
         metrics_add(PROXY_M(r->proxy, PROXY_M_TOKENS, endpoint, r->last, kinds[i]), n[i]);
+    for (size_t i = 0; i < BASE_COUNT(kinds) && r->usage.known && r->key; i++)
+        metrics_add(PROXY_M(r->proxy, PROXY_M_KEY_TOKENS, r->key, kinds[i]), n[i]);
     if (!r->usage.known || !r->ticket.replica)
         return;
     struct proxy_peer *peer = PROXY_PEER(r->ticket.replica);
@@ -223,6 +227,8 @@ static void write_line(struct proxy_request *r, unsigned code)
     const struct http_head *head = httpio_exchange_head(r->x);
     add_text(b, "{\"time\":", time_text(l));
     add_number(b, ",\"request\":", r->number);
+    if (r->key)
+        add_text(b, ",\"key\":", str_of(r->key));
     add_text(b, ",\"method\":", head->method);
     add_text(b, ",\"path\":", http_target_path(head->target));
     add_text(b, ",\"endpoint\":", r->endpoint ? str_of(r->endpoint->name) : (struct str){0});
@@ -267,6 +273,8 @@ void proxy_numbers_done(struct proxy_request *r, bool completed)
     snprintf(code, sizeof code, "%u", status);
     p->stats.active--;
     metrics_add(PROXY_M(p, PROXY_M_REQUESTS, endpoint, replica, code), 1);
+    if (r->key)
+        metrics_add(PROXY_M(p, PROXY_M_KEY_REQUESTS, r->key, code), 1);
     if ((r->cut && !r->cancelled) || (r->status >= 500 && !r->passing))
         p->stats.errors++;
     if (r->cut && !r->cancelled)

@@ -26,7 +26,7 @@ static void finish(struct httpio_exchange *x, const struct proxy_request *r, uns
     if (rc < 0)
         httpio_abort(x);
     else
-        proxy_answer_json(x, r, status, buf_str(&body));
+        proxy_answer_json(x, NULL, r, status, buf_str(&body));
 }
 
 static void answer_error(struct httpio_exchange *x, const struct proxy_request *r, unsigned status, const char *text)
@@ -157,7 +157,7 @@ static void answer_no_upgrade(struct httpio_exchange *x, enum place_dialect d)
     if (dialect_error_body(d, 426, STR("there are no WebSockets here: send the request by POST over HTTP"), &body) < 0)
         httpio_abort(x);
     else
-        proxy_answer_json(x, NULL, 426, buf_str(&body));
+        proxy_answer_json(x, NULL, NULL, 426, buf_str(&body));
 }
 
 static void answer_model(struct httpio_exchange *x, const struct proxy_config *c, struct str encoded)
@@ -173,7 +173,7 @@ static void answer_model(struct httpio_exchange *x, const struct proxy_config *c
     } else if (dialect_error_body(PLACE_OTHER, 404, STR("this model is not served here; GET /v1/models lists those that are"), &body) < 0) {
         httpio_abort(x);
     } else {
-        proxy_answer_json(x, NULL, 404, buf_str(&body));
+        proxy_answer_json(x, c, NULL, 404, buf_str(&body));
     }
 }
 

@@ -186,6 +186,7 @@ struct sched_ticket {
     const uint64_t *chain;
     size_t n_chain;
     uint64_t hint, flow, tokens;
+    uint64_t owner; /* of the request, between whom the queue is fair first; 0: it is fair between flows alone */
     uint64_t seq; /* tells tickets without a conversation apart */
     bool leased; /* takes a slot; else it only needs a replica */
     bool pinned; /* the client chose a slot */
@@ -202,6 +203,7 @@ struct sched_ticket {
     uint64_t predicted;            /* tokens that should come from its cache */
     uint64_t entered_ms, started_ms, rank;
     uint64_t waited_ms; /* before earlier replicas */
+    uint64_t place;                /* how many of its owner and flow waited before it */
     struct sched_weighed weighed[SCHED_WEIGHED_MAX]; /* the chosen one first */
     size_t n_weighed;
     struct sched_ticket *next, *before;

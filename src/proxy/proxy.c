@@ -55,6 +55,7 @@ struct proxy *proxy_free(struct proxy *p)
         free(p->peers[i]);
     }
     free(p->peers);
+    proxy_guard_release(p);
     p->sched = sched_free(p->sched);
     p->affinity = affinity_free(p->affinity);
     p->tls = net_tls_unref(p->tls);

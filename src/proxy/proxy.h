@@ -33,6 +33,37 @@ int proxy_config_text(const struct fleet *f, const struct proxy_state *states, s
 /* -EBADMSG for anything that proxy_config_text does not write. */
 int proxy_config_parse(struct str text, struct proxy_config **ret, struct err *err) BASE_MUST_USE;
 
+/* ---- keys of clients ------------------------------------------------------------------------------------------ */
+
+#define PROXY_KEYS_MAX 4096
+#define PROXY_KEYS_FILE_MAX ((size_t)1 << 20) /* bytes */
+#define PROXY_KEY_MODELS_MAX 256
+#define PROXY_KEY_LIMIT_MAX 1000000
+#define PROXY_KEY_HASH 32
+#define PROXY_KEY_TEXT 64 /* "berth_" and 43 characters, with room */
+
+struct proxy_key {
+    const char *name;
+    unsigned char hash[PROXY_KEY_HASH]; /* SHA-256 of the key's text */
+    const char *const *models;          /* endpoints by their names; n_models 0: all */
+    size_t n_models;
+    uint32_t concurrency, rate;         /* requests at once, and a minute; 0: any */
+};
+struct proxy_keys;
+/* The text of a keys file (keys.c describes it); path names it in errors "PATH:LINE: ...". -EINVAL. */
+int proxy_keys_parse(struct str text, const char *path, struct proxy_keys **ret, struct err *err) BASE_MUST_USE;
+struct proxy_keys *proxy_keys_ref(struct proxy_keys *k);
+struct proxy_keys *proxy_keys_unref(struct proxy_keys *k); /* takes NULL; returns NULL */
+size_t proxy_keys_count(const struct proxy_keys *k);
+const struct proxy_key *proxy_keys_at(const struct proxy_keys *k, size_t i); /* NULL beyond the last */
+/* The file's text into out, when nobody but its owner, who is we or root, can read it. -ENOENT, -EACCES, ... */
+int proxy_keys_read(const char *path, struct buf *out, struct err *err) BASE_MUST_USE;
+/* A new random key; and what is kept of one. */
+int proxy_key_new(char ret[PROXY_KEY_TEXT], struct err *err) BASE_MUST_USE;
+int proxy_key_hash(struct str secret, unsigned char ret[PROXY_KEY_HASH]) BASE_MUST_USE;
+/* Whether the key may use an endpoint. */
+bool proxy_key_allows(const struct proxy_key *k, const char *model);
+
 /* ---- the router --------------------------------------------------------------------------------------------- */
 
 /* Behaviour, first to last:
@@ -55,6 +86,8 @@ struct proxy;
 int proxy_new(struct net_loop *l, unsigned loops, struct proxy **ret, struct err *err) BASE_MUST_USE;
 /* Takes over one reference. */
 void proxy_set_config(struct proxy *p, struct proxy_config *c);
+/* Replaces the keys; takes over one reference. Requests under way go on. */
+void proxy_set_keys(struct proxy *p, struct proxy_keys *k);
 /* Serves a listening descriptor, which it owns from now on, also on failure. The loops take turns: an address that all are to serve needs a socket with SO_REUSEPORT for each. */
 int proxy_listen(struct proxy *p, int fd, struct err *err) BASE_MUST_USE;
 /* Takes no new connections and ends once what runs has ended, at the latest after deadline_ms. */
@@ -108,8 +141,8 @@ int proxy_pair_text(const struct proxy_pair *p, struct buf *out) BASE_MUST_USE;
 
 /* Lines of JSON over a socketpair. Owner to worker: {"config":{...}} replaces the configuration, {"index":HEX} before the first one is what an earlier worker knew of conversations, {"drain":MS} ends it
  * gracefully, {"stats":true} asks for numbers, {"ask":{"serial":N,"method":"GET","target":"/requests"}} asks as proxy_ask does,
- * {"tls":{"certificate":PEM,"key":PEM}} comes before the first configuration, or replaces the pair, {"mark":N} after a
- * configuration numbers it: whoever sends it has services on demand and is told what they are asked for. Worker to owner: {"up":true} once the first configuration is in force and it
+ * {"tls":{"certificate":PEM,"key":PEM}} comes before the first configuration, or replaces the pair, {"keys":TEXT} is the
+ * keys file: before the first configuration of a router that asks for keys, and whenever it changed, {"mark":N} after a configuration numbers it: whoever sends it has services on demand and is told what they are asked for. Worker to owner: {"up":true} once the first configuration is in force and it
  * accepts, {"stats":{"requests":N,"retries":N,"errors":N,"active":N,"working_set":N,"capacity":N,"conversations":N,"slots":N,"crowded":B,"metrics":"..."}}, {"answer":{"serial":N,"status":N,"body":{...}}},
  * {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached, {"index":HEX} now and then and before it ends,
  * {"demand":{"mark":N,"active":[{"service":NAME,"n":N},...],"waiting":[{"endpoint":NAME,"n":N,"ms":LONGEST},...]}} whenever it differs: after the configuration of that number what each replica works on, and for which

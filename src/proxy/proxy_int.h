@@ -10,6 +10,7 @@
  *   own.c      what the router answers itself
  *   forward.c  the call to a replica: queue, sending, sending again
  *   join.c     the same turn asked twice
+ *   guard.c    who may ask: keys and their limits, pages of other origins
  *   want.c     what the owner of services on demand must know
  *   answer.c   what comes back: held until it is sure, then passed on
  *   dialect.c  what the APIs call an event, an error, a sign of life
@@ -94,6 +95,9 @@ struct proxy_config {
     struct proxy_endpoint *endpoints;
     size_t n_endpoints;
     struct place_names names; /* of conversations */
+    bool keyed;              /* clients must show a key */
+    const char *const *cors; /* origins whose pages may ask */
+    size_t n_cors;
 };
 
 /* Where a request goes that was sent to a replica. */
@@ -140,6 +144,8 @@ struct proxy {
     unsigned listeners;          /* the owner's, as what a drain is followed by */
     pthread_mutex_t lock;
     struct proxy_config *config; /* lock; NULL until the first one */
+    struct proxy_keys *keys;     /* lock; NULL: none came */
+    struct proxy_use *uses;      /* lock */
     struct proxy_peer **peers;   /* lock; all there ever were */
     size_t n_peers;              /* lock */
     struct affinity *affinity;   /* lock */
@@ -223,6 +229,34 @@ void proxy_stream_remove(struct proxy_request *r);
 /* How much room an endpoint of the configuration in force has. The lock is held. */
 void proxy_room(struct proxy *p, const struct proxy_endpoint *e, struct sched_room *ret);
 
+/* ---- guard.c ---------------------------------------------------------------------------------------------------- */
+
+/* Of one key, by its name. */
+struct proxy_use {
+    struct proxy_use *next;
+    char name[FLEET_NAME_MAX + 1];
+    uint64_t active, filled_ms;
+    double tokens; /* requests that may come at once */
+};
+#define PROXY_GUARD_UNKNOWN "a key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY', and the one shown, if any, is not known"
+/* Whether the request shows a key, when one is needed. */
+bool proxy_guard_knows(struct proxy *p, const struct http_head *head, const struct proxy_config *c);
+/* Whether a field of a request is for us alone. */
+bool proxy_guard_secret(const struct proxy_config *c, struct str field);
+/* Counts the request for its key; then whether the key may use the endpoint. Not 0: it was answered and may be gone. */
+int proxy_guard_admit(struct proxy_request *r) BASE_MUST_USE;
+int proxy_guard_model(struct proxy_request *r) BASE_MUST_USE;
+void proxy_guard_leave(struct proxy_request *r);
+void proxy_guard_release(struct proxy *p);
+
+#define PROXY_CORS_FIELDS 3
+/* Fields of an answer for the page that asked: how many. */
+size_t proxy_cors_fields(const struct proxy_config *c, const struct http_head *head, struct http_field out[PROXY_CORS_FIELDS]);
+/* Fields that only the router sends. */
+bool proxy_cors_is_field(struct str name);
+/* True when the request was a browser's question and is answered. */
+bool proxy_cors_preflight(struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c);
+
 /* ---- want.c ----------------------------------------------------------------------------------------------------- */
 
 /* A line for the owner of services on demand (proxy.h): 1 when it differs from the one that *digest is of, which then follows; 0: it does not. */
@@ -259,6 +293,9 @@ struct proxy_request {
     struct httpio_exchange *x;
     struct proxy_config *config; /* the one it began with */
     const struct proxy_endpoint *endpoint;
+    const char *key;             /* name of the client's key; NULL */
+    struct proxy_use *use;       /* counts it; NULL */
+    unsigned retry_s;            /* when a client that asks too much may come again */
     uint64_t number, since_ms;
     struct see_page *page;       /* NULL: unseen */
     struct buf body;
@@ -312,7 +349,7 @@ extern const struct httpio_server_ops proxy_server_ops; /* ctx is the lane */
 /* Answers with an error of ours, in a stream that has begun as its last event. The request may be gone when it returns. */
 void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fmt, ...) BASE_PRINTF(3, 4);
 /* Sends a whole JSON answer; the exchange may be gone when it returns. r NULL: what was asked for is no request to a model. */
-void proxy_answer_json(struct httpio_exchange *x, const struct proxy_request *r, unsigned status, struct str body);
+void proxy_answer_json(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_request *r, unsigned status, struct str body);
 /* A model as OpenAI's API lists it. */
 void proxy_write_model(struct json_out *o, struct str name);
 /* Takes %XX, and with plus "+" for a space, from a target's part. */
@@ -385,6 +422,8 @@ enum proxy_metric {
     PROXY_M_TOKENS,
     PROXY_M_PREDICTED,
     PROXY_M_REGRET,
+    PROXY_M_KEY_REQUESTS,
+    PROXY_M_KEY_TOKENS,
     PROXY_M_HEARTBEATS,
     PROXY_M_HANDSHAKES,
     PROXY_M_CONNECTIONS,

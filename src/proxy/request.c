@@ -9,14 +9,20 @@
 
 /* ---- answers of our own --------------------------------------------------------------------------------------- */
 
-void proxy_answer_json(struct httpio_exchange *x, const struct proxy_request *r, unsigned status, struct str body)
+void proxy_answer_json(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_request *r, unsigned status, struct str body)
 {
-    struct http_field fields[4];
-    char number[24], position[24];
-    size_t n = 0;
+    struct http_field fields[5 + PROXY_CORS_FIELDS];
+    char number[24], position[24], retry[16];
+    size_t n = proxy_cors_fields(r ? r->config : c, httpio_exchange_head(x), fields);
     fields[n++] = HTTPIO_FIELD(STR("Content-Type"), STR("application/json; charset=utf-8"));
     if (status == 503)
         fields[n++] = HTTPIO_FIELD(STR("Retry-After"), STR(PROXY_RETRY_AFTER));
+    if (status == 401)
+        fields[n++] = HTTPIO_FIELD(STR("WWW-Authenticate"), STR("Bearer"));
+    if (status == 429 && r && r->retry_s) {
+        snprintf(retry, sizeof retry, "%u", r->retry_s);
+        fields[n++] = HTTPIO_FIELD(STR("Retry-After"), str_of(retry));
+    }
     if (r) {
         snprintf(number, sizeof number, "%llu", (unsigned long long)r->number);
         fields[n++] = HTTPIO_FIELD(STR("X-Berth-Request-Id"), str_of(number));
@@ -39,7 +45,7 @@ static void answer_error(struct httpio_exchange *x, const struct proxy_request *
     if (dialect_error_body(d, status, message, &body) < 0)
         httpio_abort(x);
     else
-        proxy_answer_json(x, r, status, buf_str(&body));
+        proxy_answer_json(x, NULL, r, status, buf_str(&body));
 }
 
 /* The end of a stream that has begun without a replica's content. */
@@ -104,7 +110,7 @@ void proxy_request_cancel(struct proxy_request *r)
 static void answer_health(struct httpio_exchange *x, const struct proxy_config *c)
 {
     if (c && proxy_config_any_ready(c))
-        proxy_answer_json(x, NULL, 200, STR("{\"status\":\"ok\"}"));
+        proxy_answer_json(x, c, NULL, 200, STR("{\"status\":\"ok\"}"));
     else
         answer_error(x, NULL, PLACE_OTHER, 503, STR("no replica is ready"));
 }
@@ -142,7 +148,7 @@ static void answer_models(struct httpio_exchange *x, const struct proxy_config *
     if (rc < 0)
         httpio_abort(x);
     else
-        proxy_answer_json(x, NULL, 200, buf_str(&body));
+        proxy_answer_json(x, c, NULL, 200, buf_str(&body));
 }
 
 /* ---- which endpoint ------------------------------------------------------------------------------------------------ */
@@ -283,7 +289,8 @@ static void decide(struct proxy_request *r)
         fail_unnamed(r);
         return;
     }
-    proxy_forward(r);
+    if (proxy_guard_model(r) == 0)
+        proxy_forward(r);
 }
 
 /* ---- the exchange -------------------------------------------------------------------------------------------------- */
@@ -319,6 +326,8 @@ static void take(struct proxy_lane *l, struct httpio_exchange *x, const struct h
     p->stats.active++;
     if (!config)
         proxy_request_fail(r, 503, "the router has no configuration yet");
+    else if (proxy_guard_admit(r) < 0)
+        return;
     else if (str_eq_c(head->method, "CONNECT"))
         proxy_request_fail(r, 405, "CONNECT is not served here");
     else if (head->content_length > PROXY_BODY_MAX)
@@ -332,11 +341,20 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
     struct str path = http_target_path(head->target);
     httpio_exchange_set(x, NULL);
     struct proxy_config *config = proxy_config_now(l->proxy);
+    if (proxy_cors_preflight(x, head, config)) {
+        proxy_config_unref(config);
+        return;
+    }
     bool health = get && str_eq_c(path, "/health"), models = get && (str_eq_c(path, "/v1/models") || str_eq_c(path, "/models"));
+    bool known = health || proxy_guard_knows(l->proxy, head, config);
     if (health)
         answer_health(x, config);
+    else if (!known) /* counted and logged as any other */
+        take(l, x, head, config);
     else if (models)
         answer_models(x, config);
+    if (!known)
+        return;
     if (health || models || proxy_own(x, head, config))
         proxy_config_unref(config);
     else
@@ -385,6 +403,7 @@ static void on_drain(void *ctx, struct httpio_exchange *x)
 
 static void free_request(struct proxy_request *r)
 {
+    proxy_guard_leave(r);
     proxy_join_leave(r);
     proxy_join_close(r);
     proxy_stream_remove(r);

@@ -117,20 +117,52 @@ static void queue_insert(struct sched *s, struct sched_ticket *t)
     s->waiting++;
 }
 
+static void rank_new(const struct sched *s, struct sched_ticket *t, bool again)
+{
+    t->rank = again ? RANK_FIRST : s->rank;
+    t->place = 0;
+    for (const struct sched_ticket *o = s->first; o && !again; o = o->next) {
+        bool flow = t->flow && o->flow == t->flow && o->owner == t->owner;
+        t->place += flow;
+        t->rank += t->owner ? o->owner == t->owner : flow;
+    }
+}
+
+/* An owner's places in the queue are his, in whatever order: the new one takes that of the first whose conversation is further along, which moves to his next place, and so on. */
+static void insert_among_own(struct sched *s, struct sched_ticket *t)
+{
+    for (struct sched_ticket *o = s->first, *next; o; o = next) {
+        next = o->next;
+        if (o->owner != t->owner || o->place <= t->place || o->rank == RANK_FIRST)
+            continue;
+        uint64_t rank = o->rank;
+        o->rank = t->rank;
+        t->rank = rank;
+        t->before = o->before;
+        t->next = o->next;
+        *(t->before ? &t->before->next : &s->first) = t;
+        *(t->next ? &t->next->before : &s->last) = t;
+        o->next = o->before = NULL;
+        t = o;
+    }
+    queue_insert(s, t);
+}
+
 int sched_enter(struct sched *s, struct sched_ticket *t, uint64_t now)
 {
     bool again = t->entered_ms > 0; /* it has waited its turn */
     if (!again && s->waiting >= SCHED_QUEUE_MAX)
         return -EBUSY;
-    t->rank = again ? RANK_FIRST : s->rank;
-    for (const struct sched_ticket *o = s->first; o && t->flow && !again; o = o->next)
-        t->rank += o->flow == t->flow;
+    rank_new(s, t, again);
     if (again)
         t->waited_ms += t->started_ms - t->entered_ms;
     t->entered_ms = now;
     t->replica = NULL;
     t->state = SCHED_WAITING;
-    queue_insert(s, t);
+    if (again || !t->owner)
+        queue_insert(s, t);
+    else
+        insert_among_own(s, t);
     return 0;
 }
 

@@ -157,6 +157,15 @@ static void on_moved(void *ctx)
     w->want_armed = w->wanting;
 }
 
+static int take_keys(struct worker *w, struct str text)
+{
+    struct proxy_keys *k;
+    int rc = proxy_keys_parse(text, "keys", &k, w->err);
+    if (rc == 0)
+        proxy_set_keys(w->proxy, k);
+    return rc;
+}
+
 static int take_mark(struct worker *w, uint64_t mark)
 {
     if (!w->want)
@@ -302,7 +311,7 @@ static int take_line(struct worker *w, struct str line)
     struct json *j;
     uint64_t ms;
     bool ask;
-    struct str index;
+    struct str index, text;
     int rc = json_parse(line, &j, w->err);
     if (rc < 0)
         return err_prefix(w->err, "a line of the router's channel is malformed");
@@ -311,6 +320,8 @@ static int take_line(struct worker *w, struct str line)
         rc = take_config(w, line);
     else if (json_get(root, "tls"))
         rc = take_pair(w, json_get(root, "tls"));
+    else if (json_str(json_get(root, "keys"), &text))
+        rc = take_keys(w, text);
     else if (json_u64(json_get(root, "mark"), &ms))
         rc = take_mark(w, ms);
     else if (json_u64(json_get(root, "drain"), &ms))

@@ -283,6 +283,8 @@ static int open_loop(struct up *u, struct err *err)
     if (rc == 0)
         rc = up_demand_open(u, err);
     if (rc == 0)
+        rc = up_keys_watch(u, err);
+    if (rc == 0)
         rc = up_control_open(u, err);
     return rc;
 }
@@ -293,6 +295,7 @@ static void release(struct up *u)
 {
     up_control_close(u);
     up_demand_close(u);
+    up_keys_release(u);
     up_router_release(u);
     up_reload_release(u);
     for (size_t i = 0; i < u->n_services; i++)

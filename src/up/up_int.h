@@ -9,6 +9,7 @@
  *   up_router.c   the router: what it is told and says, which worker serves, starting one again
  *   up_worker.c   one worker process: spawn, channel, end
  *   up_control.c  the control socket's server, rolling restarts
+ *   up_keys.c     keys of clients
  *   up_web.c      the page of the admin listener, in web/
  *   demand.c      which services on demand are to be up (demand_int.h)
  *   up_demand.c   ... and how that is done
@@ -137,6 +138,20 @@ struct up_fit {
     bool fits;
 };
 
+/* How the keys file looked when it was read. */
+struct up_keys_file {
+    ino_t ino;
+    uint64_t size;
+    mode_t mode;
+    int64_t mtime_ns;
+};
+
+struct up_keys {
+    struct up_keys_file file;
+    struct buf text; /* that the workers have */
+    struct net_timer *timer;
+};
+
 struct up_demand {
     struct demand d; /* n 0: there are none on demand */
     struct up_service **units;
@@ -257,6 +272,7 @@ struct up {
     struct up_reload reload;
     struct up_upgrade upgrade;
     struct up_demand demand;
+    struct up_keys keys;
 
     enum up_phase phase;
     bool services_stopping; /* the router is gone, engines are being stopped */
@@ -329,6 +345,8 @@ void up_router_start(struct up *u);
 int up_router_replace(struct up *u, struct err *err) BASE_MUST_USE;
 /* Tells the worker what is ready. */
 void up_router_tell(struct up *u);
+/* Tells the workers the keys of clients. */
+void up_router_tell_keys(struct up *u);
 /* Tells the worker its certificate and key. */
 void up_router_tell_pair(struct up *u);
 /* False when no worker runs, so that no numbers will come. */
@@ -397,6 +415,13 @@ void up_prompts_save(struct up_service *us);
 void up_prompts_restore(struct up_service *us, uint64_t life);
 void up_prompts_cancel(struct up_service *us);
 void up_prompts_close(struct up *u);
+
+/* ---- up_keys.c ---- */
+/* Reads the keys file, when there is one; what was read before stays when it cannot be used. */
+int up_keys_load(struct up *u, struct err *err) BASE_MUST_USE;
+/* Reads it again whenever it changed. */
+int up_keys_watch(struct up *u, struct err *err) BASE_MUST_USE;
+void up_keys_release(struct up *u);
 
 /* ---- up_control.c ---- */
 int up_control_open(struct up *u, struct err *err) BASE_MUST_USE;

@@ -217,6 +217,8 @@ static int bind_router(struct up *u, struct err *err)
     if (!u->router.wanted)
         return 0;
     int rc = proxy_tls_read(u->fleet, &u->router.pair, err);
+    if (rc == 0)
+        rc = up_keys_load(u, err);
     if (rc < 0)
         return rc;
     u->router.n_listen = u->upgrade.state ? up_resume_sockets(u) : 0;

@@ -134,6 +134,20 @@ void up_router_tell(struct up *u)
     tell_mark(u);
 }
 
+void up_router_tell_keys(struct up *u)
+{
+    base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
+    struct json_out *o = u->fleet->router.keys_file ? json_out_new() : NULL;
+    if (!o)
+        return;
+    json_out_obj(o, NULL);
+    json_out_str(o, "keys", buf_str(&u->keys.text));
+    json_out_end(o);
+    if (json_out_finish(o, false, &b) == 0)
+        send_all(u, &b);
+    json_out_free(o);
+}
+
 void up_router_tell_pair(struct up *u)
 {
     base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
@@ -355,6 +369,7 @@ static int start(struct up *u, struct err *err)
     if (rc < 0)
         return rc;
     up_router_tell_pair(u);
+    up_router_tell_keys(u);
     tell_index(u);
     up_router_tell(u);
     return 0;

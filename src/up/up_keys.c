@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The keys of clients: read and proven here, because the router's workers have no right to the file, and given to them. A file that changed is read again within a second; one that cannot be used leaves the keys as
+ * they were, and says so once.
+ */
+#include <errno.h>
+#include <sys/stat.h>
+
+#include "up_int.h"
+
+#define LOOK_MS 1000
+
+static struct up_keys_file now_of(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) < 0)
+        return (struct up_keys_file){0};
+    return (struct up_keys_file){.ino = st.st_ino, .size = (uint64_t)st.st_size, .mode = st.st_mode, .mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec};
+}
+
+static bool same(const struct up_keys_file *a, const struct up_keys_file *b)
+{
+    return a->ino == b->ino && a->size == b->size && a->mode == b->mode && a->mtime_ns == b->mtime_ns;
+}
+
+int up_keys_load(struct up *u, struct err *err)
+{
+    const char *path = u->fleet->router.keys_file;
+    base_autobuf struct buf text = BUF_INIT(PROXY_KEYS_FILE_MAX);
+    struct proxy_keys *k;
+    if (!path)
+        return 0;
+    u->keys.file = now_of(path); /* before it is read: what changes meanwhile is read again */
+    int rc = proxy_keys_read(path, &text, err);
+    if (rc == 0)
+        rc = proxy_keys_parse(buf_str(&text), path, &k, err);
+    if (rc < 0)
+        return rc;
+    proxy_keys_unref(k);
+    buf_release(&u->keys.text);
+    u->keys.text = text;
+    text = BUF_INIT(PROXY_KEYS_FILE_MAX);
+    return 0;
+}
+
+static void on_look(void *ctx)
+{
+    struct up *u = ctx;
+    struct up_keys_file now = now_of(u->fleet->router.keys_file);
+    struct err err;
+    if (same(&now, &u->keys.file))
+        return;
+    if (up_keys_load(u, &err) < 0) {
+        up_say(u, EVENT_WARN, "router", "the keys stay as they were: %s", err.text);
+        return;
+    }
+    up_say(u, EVENT_INFO, "router", "keys read again");
+    up_router_tell_keys(u);
+}
+
+int up_keys_watch(struct up *u, struct err *err)
+{
+    if (!u->fleet->router.keys_file || u->keys.timer)
+        return 0;
+    u->keys.timer = net_timer_new(u->loop, on_look, u);
+    if (!u->keys.timer)
+        return err_nomem(err);
+    net_timer_start(u->keys.timer, LOOK_MS, LOOK_MS);
+    return 0;
+}
+
+void up_keys_release(struct up *u)
+{
+    if (u->loop)
+        u->keys.timer = net_timer_close(u->keys.timer);
+    buf_release(&u->keys.text);
+}
