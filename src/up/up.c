@@ -403,13 +403,14 @@ static void go_on(struct up *u)
     up_record(u);
     up_router_tell(u);
     for (size_t i = 0; i < u->n_services; i++)
-        if (u->services[i]->start)
+        if (u->services[i]->start && !up_on_demand(u->services[i]))
             base_ignore(run_start(u->services[i]->run, NULL)); /* a failure is a state */
     if (u->router.wanted && !u->router.workers)
         up_router_start(u);
     else if (u->router.wanted && up_router_replace(u, &err) < 0)
         up_say(u, EVENT_ERROR, "router", "%s", err.text);
     up_say(u, EVENT_INFO, "upgrade", "berth %s has taken over fleet '%s' (pid %d)", BERTH_VERSION, u->fleet->name, (int)getpid());
+    up_demand_begin(u);
     up_manager_tell(u, "READY=1\n");
 }
 

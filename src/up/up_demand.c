@@ -18,7 +18,7 @@ static uint64_t now_ms(const struct up *u)
 
 bool up_on_demand(const struct up_service *us)
 {
-    return us->service->start == FLEET_ON_DEMAND;
+    return us->service->start == FLEET_ON_DEMAND && !us->removed;
 }
 
 static size_t unit_of(const struct up_demand *m, const struct up_service *us)
@@ -39,30 +39,84 @@ static void on_timer(void *ctx)
     act(ctx);
 }
 
-int up_demand_open(struct up *u, struct err *err)
+/* A unit of a service whose process is there already: it was always up until now, or another supervisor started it. */
+static void join(struct up *u, struct demand *d, size_t i, struct up_service *us)
+{
+    struct run_info info;
+    run_info(us->run, &info);
+    if (info.state == RUN_STARTING || info.state == RUN_LOADING) {
+        demand_loading(d, i, now_ms(u));
+    } else if (info.state == RUN_READY || info.state == RUN_DRAINING) {
+        demand_loading(d, i, now_ms(u));
+        demand_ready(d, i, now_ms(u));
+        us->life = up_life_of(&info);
+    }
+}
+
+/* The services on demand of the fleet as it is now, with what is known of those that were there before. */
+static int fill(struct up *u, struct err *err)
 {
     struct up_demand *m = &u->demand;
+    struct demand d;
     size_t n = 0;
     for (size_t i = 0; i < u->n_services; i++)
         n += up_on_demand(u->services[i]);
-    if (n == 0)
-        return 0;
-    m->units = calloc(n, sizeof(struct up_service *));
-    m->timer = net_timer_new(u->loop, on_timer, u);
-    if (!m->units || !m->timer || demand_init(&m->d, n, up_fits, u) < 0)
+    struct up_service **units = calloc(n + 1, sizeof(struct up_service *));
+    if (!units || demand_init(&d, n, up_fits, u) < 0) {
+        free(units);
         return err_nomem(err);
+    }
+    d.seq = m->d.seq;
     n = 0;
     for (size_t i = 0; i < u->n_services; i++) {
         struct up_service *us = u->services[i];
         if (!up_on_demand(us))
             continue;
-        struct demand_unit *unit = &m->d.units[n];
+        struct demand_unit *unit = &d.units[n];
+        size_t before = unit_of(m, us);
+        if (before != NONE)
+            *unit = m->d.units[before];
         unit->pinned = us->service->pin == FLEET_YES;
-        unit->preload = us->service->preload == FLEET_YES;
+        unit->preload = before == NONE && us->service->preload == FLEET_YES;
         unit->idle_stop_ms = us->service->idle_stop_ms;
-        m->units[n++] = us;
+        if (before == NONE)
+            join(u, &d, n, us);
+        units[n++] = us;
     }
-    return up_prompts_open(u, err);
+    demand_release(&m->d);
+    free(m->units);
+    m->d = d;
+    m->units = units;
+    memset(m->fits, 0, sizeof m->fits); /* other units, another plan */
+    return 0;
+}
+
+int up_demand_open(struct up *u, struct err *err)
+{
+    u->demand.timer = net_timer_new(u->loop, on_timer, u);
+    if (!u->demand.timer)
+        return err_nomem(err);
+    int rc = fill(u, err);
+    return rc < 0 ? rc : up_prompts_open(u, err);
+}
+
+int up_demand_renew(struct up *u, struct err *err)
+{
+    int rc = fill(u, err);
+    /* Workers count anew, for units in another order. */
+    for (struct up_worker *w = u->router.workers; w; w = w->next) {
+        free(w->report);
+        w->report = NULL;
+    }
+    return rc < 0 ? rc : up_prompts_renew(u, err);
+}
+
+void up_demand_leave(struct up_service *us)
+{
+    up_prompts_cancel(us);
+    us->settle = net_timer_close(us->settle);
+    free(us->prompts.dir);
+    us->prompts.dir = NULL;
 }
 
 void up_demand_close(struct up *u)
@@ -84,8 +138,7 @@ void up_demand_close(struct up *u)
 
 void up_demand_begin(struct up *u)
 {
-    if (u->demand.d.n)
-        act(u);
+    act(u);
 }
 
 /* ---- for the router and for people --------------------------------------------------------------------------- */
@@ -126,7 +179,10 @@ static void set_why(struct up_service *us, const char *text)
 
 static void go(struct up_service *us)
 {
+    struct err err;
     us->settle = net_timer_close(us->settle);
+    if (up_service_renew(us, &err) < 0)
+        up_say(us->up, EVENT_ERROR, us->service->name, "%s", err.text);
     base_ignore(run_start(us->run, NULL)); /* a failure is a state, which comes to up_demand_state */
 }
 
@@ -229,6 +285,8 @@ void up_demand_ready(struct up_service *us)
 {
     struct up *u = us->up;
     size_t i = unit_of(&u->demand, us);
+    if (i == NONE) /* it was taken out of the fleet meanwhile */
+        return;
     demand_ready(&u->demand.d, i, now_ms(u));
     up_router_tell(u);
     act(u);
@@ -241,6 +299,8 @@ void up_demand_state(struct up_service *us, enum run_state to)
     size_t i = unit_of(m, us);
     struct run_info info;
     run_info(us->run, &info);
+    if (i == NONE)
+        return;
     switch (to) {
     case RUN_STARTING:
     case RUN_LOADING:

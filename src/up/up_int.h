@@ -94,7 +94,7 @@ struct up_prompts {
     bool saving;
     bool held[FLEET_SLOTS_MAX];
     unsigned slot, n_held, n_restored;
-    uint64_t bytes, next_life;
+    uint64_t bytes, next_life, declared_hash;
     struct up_weights weights;
 };
 
@@ -383,6 +383,10 @@ uint64_t up_life_of(const struct run_info *info);
 /* ---- up_demand.c ---- */
 bool up_on_demand(const struct up_service *us);
 int up_demand_open(struct up *u, struct err *err) BASE_MUST_USE;
+/* The fleet was read again: its services on demand may be others. */
+int up_demand_renew(struct up *u, struct err *err) BASE_MUST_USE;
+/* A service goes. */
+void up_demand_leave(struct up_service *us);
 /* The fleet is up: preloads begin. */
 void up_demand_begin(struct up *u);
 /* A service on demand changed its state. */
@@ -409,6 +413,8 @@ void up_fits_release(struct up *u);
 
 /* ---- up_prompts.c ---- */
 int up_prompts_open(struct up *u, struct err *err) BASE_MUST_USE;
+/* Folders for services on demand that have none yet. */
+int up_prompts_renew(struct up *u, struct err *err) BASE_MUST_USE;
 /* Ends with up_demand_stop, perhaps before it returns. */
 void up_prompts_save(struct up_service *us);
 /* Ends with up_demand_ready, perhaps before it returns. life: of the new process. */

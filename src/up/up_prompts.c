@@ -90,8 +90,14 @@ int up_prompts_open(struct up *u, struct err *err)
     if (buf_status(&path) < 0)
         return err_nomem(err);
     rc = os_make_dirs(path.ptr, geteuid() == 0 ? 0711 : 0700, err);
+    return rc < 0 ? rc : up_prompts_renew(u, err);
+}
+
+int up_prompts_renew(struct up *u, struct err *err)
+{
+    int rc = 0;
     for (size_t i = 0; rc == 0 && i < u->demand.d.n; i++)
-        if (wants_files(u->demand.units[i]))
+        if (!u->demand.units[i]->prompts.dir && wants_files(u->demand.units[i]))
             rc = make_folder(u, u->demand.units[i], err);
     return rc;
 }
@@ -250,6 +256,7 @@ void up_prompts_save(struct up_service *us)
     memset(p->held, 0, sizeof p->held);
     if (p->dir)
         p->weights = weights_of(us);
+    p->declared_hash = run_service_of(us->run)->declared_hash;
     step(us);
 }
 
@@ -261,7 +268,7 @@ void up_prompts_restore(struct up_service *us, uint64_t life)
     p->slot = p->n_restored = 0;
     p->next_life = life;
     struct up_weights weights = p->n_held ? weights_of(us) : (struct up_weights){0};
-    for (unsigned i = 0; p->n_held && !same_weights(&weights, &p->weights) && i < us->service->shape.slots; i++) {
+    for (unsigned i = 0; p->n_held && !(same_weights(&weights, &p->weights) && p->declared_hash == run_service_of(us->run)->declared_hash) && i < us->service->shape.slots; i++) {
         p->held[i] = false;
         drop_file(us, i);
     }

@@ -70,6 +70,7 @@ void up_service_free(struct up_service *s)
         memmove(&u->services[at], &u->services[at + 1], (u->n_services - at - 1) * sizeof(struct up_service *));
         u->n_services--;
     }
+    up_demand_leave(s);
     s->run = run_free(s->run);
     s->of = up_fleet_unref(s->of);
     s->run_of = up_fleet_unref(s->run_of);
@@ -326,7 +327,7 @@ static void begin(struct up *u)
         if (s->removed) {
             run_stop(s->run, RUN_DRAIN_MS);
             up_reload_gone(u);
-        } else if (idle && start) {
+        } else if (idle && start && !up_on_demand(s)) {
             if (up_service_renew(s, &err) < 0 || run_start(s->run, &err) < 0)
                 up_say(u, EVENT_ERROR, s->service->name, "%s", err.text);
         }
@@ -348,8 +349,11 @@ static int apply(struct change *c, struct buf *out, struct err *err)
     swap(c);
     u->reload.done++;
     rc = report(u, out);
+    if (up_demand_renew(u, err) < 0)
+        return err ? err->code : -ENOMEM;
     swap_router(c);
     begin(u);
+    up_demand_begin(u);
     up_record(u);
     return rc < 0 ? err_nomem(err) : 0;
 }

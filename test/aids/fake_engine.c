@@ -153,7 +153,7 @@ static void chat(int fd, const struct options *o, const char *body)
     say(fd, "HTTP/1.1 200 X\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n");
     for (unsigned i = 0; i < 10; i++) {
         sleep_ms(o->work_ms / 10);
-        snprintf(text, sizeof(text), "data: {\"choices\":[{\"index\":0,\"finish_reason\":null,\"delta\":{\"content\":\"%s%u \"}}]}\n\n", o->name, i);
+        snprintf(text, sizeof(text), "data: {\"choices\":[{\"index\":0,\"finish_reason\":null,\"delta\":{\"content\":\"%s-%u \"}}]}\n\n", o->name, i);
         say(fd, text);
     }
     say(fd, "data: {\"choices\":[{\"index\":0,\"finish_reason\":\"stop\",\"delta\":{}}]}\n\ndata: [DONE]\n\n");
