@@ -137,8 +137,9 @@ int segments_parse(struct str text, struct segments *ret, struct err *err)
         return bad(err, "no path");
     struct str path = {s.ptr, len};
     s = (struct str){s.ptr + len, s.len - len};
+    bool counted = s.len >= 8;
     uint64_t n = take(&s, 8);
-    if (n != store_states(g.m.bytes) || s.len != n * OS_SHA256_BYTES)
+    if (!counted || n != store_states(g.m.bytes) || s.len != n * OS_SHA256_BYTES)
         return bad(err, "wrong number of states");
     g.path = str_dup(path);
     g.m.states = malloc(n ? n * sizeof *g.m.states : 1);
