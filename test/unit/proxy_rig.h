@@ -24,7 +24,9 @@
 
 #include <cmocka.h>
 
+#ifndef RIG_LIMIT_MS
 #define RIG_LIMIT_MS 10000
+#endif
 #define RIG_REPLICAS 4
 
 enum mode {
@@ -428,12 +430,12 @@ static void client_fail(void *ctx, enum httpio_failure f, const char *text)
 
 static const struct httpio_call_ops client_ops = {.on_head = client_head, .on_body = client_body, .on_end = client_end, .on_fail = client_fail};
 
-static void client_init(struct client *c)
+static inline void client_init(struct client *c)
 {
     *c = (struct client){.fields = BUF_INIT(1 << 20), .body = BUF_INIT(1 << 20)};
 }
 
-static void client_release(struct client *c)
+static inline void client_release(struct client *c)
 {
     c->call = httpio_call_cancel(c->call);
     c->raw = net_stream_close(c->raw, false);
@@ -441,7 +443,7 @@ static void client_release(struct client *c)
     buf_release(&c->body);
 }
 
-static void client_start(struct client *c, const char *method, const char *target, struct str body)
+static inline void client_start(struct client *c, const char *method, const char *target, struct str body)
 {
     client_init(c);
     struct httpio_request q = {.addr = rig.addr, .method = str_of(method), .target = str_of(target), .body = body};
