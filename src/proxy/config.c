@@ -21,7 +21,7 @@
 /* ---- writing -------------------------------------------------------------------------------------------- */
 
 /* Where the service is reached from the machine that the router runs on. */
-static const char *host_of(const struct fleet_service *s)
+const char *proxy_service_host(const struct fleet_service *s)
 {
     if (s->host && s->host->ssh) {
         if (s->host->address)
@@ -48,7 +48,7 @@ static void write_replica(struct json_out *o, const struct fleet_service *declar
     json_out_obj(o, NULL);
     json_out_cstr(o, "name", s->name);
     json_out_cstr(o, "served", engine_served_name(s));
-    json_out_cstr(o, "host", host_of(s));
+    json_out_cstr(o, "host", proxy_service_host(s));
     json_out_u64(o, "port", s->port);
     json_out_bool(o, "ready", state ? state->ready : true);
     json_out_u64(o, "generation", state ? state->generation : 0);

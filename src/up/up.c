@@ -298,6 +298,7 @@ static void release(struct up *u)
     up_keys_release(u);
     up_router_release(u);
     up_reload_release(u);
+    up_watch_end(u);
     for (size_t i = 0; i < u->n_services; i++)
         u->services[i]->run = run_free(u->services[i]->run);
     for (size_t i = 0; i < BASE_COUNT(u->signals) && u->loop; i++)
@@ -305,6 +306,7 @@ static void release(struct up *u)
     if (u->loop) {
         u->tick = net_timer_close(u->tick);
         u->watchdog = net_timer_close(u->watchdog);
+        u->watch_timer = net_timer_close(u->watch_timer);
         u->upgrade.timer = net_timer_close(u->upgrade.timer);
     }
     u->client = httpio_client_free(u->client);
@@ -343,7 +345,9 @@ static int open_all(struct up *u, struct err *err)
         rc = up_paths_make(&u->dirs, u->fleet->name, &u->paths, err);
     if (rc == 0)
         rc = up_prepare(u, err);
-    return rc < 0 ? rc : open_loop(u, err);
+    if (rc == 0)
+        rc = open_loop(u, err);
+    return rc < 0 ? rc : up_watch_begin(u, err);
 }
 
 static int run_fleet(struct up *u)

@@ -6,6 +6,7 @@
  *   up_prepare.c  all that is needed before anything is started: folders, lock, runtimes, ports
  *   up_reload.c   reading the fleet file again; services that come and go
  *   up_upgrade.c  another build of berth takes over, by exec in place
+ *   up_watch.c    health of services that others start
  *   up_router.c   the router: what it is told and says, which worker serves, starting one again
  *   up_worker.c   one worker process: spawn, channel, end
  *   up_control.c  the control socket's server, rolling restarts
@@ -273,6 +274,9 @@ struct up {
     struct up_upgrade upgrade;
     struct up_demand demand;
     struct up_keys keys;
+    struct up_watch *watches; /* of services that others start */
+    size_t n_watches;
+    struct net_timer *watch_timer;
 
     enum up_phase phase;
     bool services_stopping; /* the router is gone, engines are being stopped */
@@ -338,6 +342,15 @@ int up_resume_router(struct up *u, struct err *err) BASE_MUST_USE;
 void up_resume_done(struct up *u);
 /* up.c: goes on with it; owns of and state. The value is the exit code. */
 int up_resume(const struct up_options *o, struct up_fleet *of, struct json *state);
+
+/* ---- up_watch.c ---- */
+/* Begins to ask the services of u->fleet that others start; again: of another reading. */
+int up_watch_begin(struct up *u, struct err *err) BASE_MUST_USE;
+void up_watch_end(struct up *u);
+/* What is known of them for the router; states has room. */
+size_t up_watch_states(const struct up *u, struct proxy_state *states);
+/* "ready", "no answer", "another model", "elsewhere" (not asked yet) and why (NULL); NULL for a service that is not asked. */
+const char *up_watch_text(const struct up *u, const struct fleet_service *s, const char **ret_why);
 
 /* ---- up_router.c ---- */
 void up_router_start(struct up *u);

@@ -349,6 +349,8 @@ static int apply(struct change *c, struct buf *out, struct err *err)
     swap(c);
     u->reload.done++;
     rc = report(u, out);
+    if (up_watch_begin(u, err) < 0)
+        up_say(u, EVENT_ERROR, "reload", "services of others are not asked for their health: out of memory");
     if (up_demand_renew(u, err) < 0)
         return err ? err->code : -ENOMEM;
     swap_router(c);

@@ -116,7 +116,8 @@ void up_router_tell(struct up *u)
 {
     if (!u->router.workers || u->router.draining)
         return;
-    struct proxy_state states[FLEET_SERVICES_MAX];
+    struct proxy_state states[2 * FLEET_SERVICES_MAX];
+    size_t n = u->n_services;
     for (size_t i = 0; i < u->n_services; i++) {
         struct run_info info;
         run_info(u->services[i]->run, &info);
@@ -126,8 +127,9 @@ void up_router_tell(struct up *u)
             .generation = life_for_router(u->services[i], &info)};
         states[i].why = up_demand_why(u->services[i], &states[i].startable);
     }
+    n += up_watch_states(u, states + n);
     base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
-    if (proxy_config_text(u->fleet, states, u->n_services, &b) == 0)
+    if (proxy_config_text(u->fleet, states, n, &b) == 0)
         send_all(u, &b);
     else
         up_say(u, EVENT_ERROR, "router", "configuration cannot be written");

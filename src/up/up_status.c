@@ -34,7 +34,8 @@ static void put_service(struct json_out *o, struct up *u, const struct fleet_ser
         i = &info;
         s = run_service_of(us->run); /* what it is, which may not be what is declared by now */
     }
-    const char *absent = fleet_service_local(s) ? "down" : "elsewhere";
+    const char *why = NULL, *seen = u && !us ? up_watch_text(u, s, &why) : NULL;
+    const char *absent = seen ? seen : fleet_service_local(s) ? "down" : "elsewhere";
     bool alive = i && i->pid > 0;
     json_out_obj(o, NULL);
     json_out_cstr(o, "name", s->name);
@@ -69,7 +70,7 @@ static void put_service(struct json_out *o, struct up *u, const struct fleet_ser
     }
     json_out_cstr(o, "log", i ? i->log_path : NULL);
     json_out_cstr(o, "step", i ? i->step : NULL);
-    json_out_cstr(o, "error", i ? i->error : NULL);
+    json_out_cstr(o, "error", i ? i->error : why);
     json_out_cstr(o, "pending", !us ? NULL : us->removed ? "removal" : up_service_pending(us) ? "restart" : NULL);
     json_out_end(o);
 }

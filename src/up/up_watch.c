@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Health of services that others start (another host, a systemd unit, everything under `berth route`): whether they answer on their health path, and whether they serve the model that is
+ * declared, because an engine with another model answers requests too. One question for each service and turn, at most one a second, and none that makes the engine generate. What is not
+ * known yet counts as ready: the router finds out by itself. Requests that fail are the router's own to judge.
+ */
+#include <errno.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include "up_int.h"
+
+#define TICK_MS 1000
+#define ANSWER_MS 5000        /* of one question */
+#define ANSWER_MAX ((size_t)1 << 20)
+#define HEALTH_TICKS 2        /* between two questions of health while all is well */
+#define IDENTITY_TICKS 30     /* between two of identity */
+#define LATE_MAX 2            /* answers in a row that may be late: an engine at work answers slowly */
+
+struct up_watch {
+    struct up *up;
+    const struct fleet_service *service; /* of u->fleet */
+    struct net_addr addr;
+    bool resolved;
+    bool known, healthy, right; /* it has been asked; answers 200; serves what is declared, as far as it says */
+    bool asking_identity;
+    unsigned ticks, late;
+    uint64_t generation;        /* lives of it that were seen */
+    struct httpio_fetch *fetch;
+    struct buf why;             /* it is not ready */
+};
+
+static bool is_ready(const struct up_watch *w)
+{
+    return !w->known || (w->healthy && w->right);
+}
+
+static bool resolve(struct up_watch *w)
+{
+    const char *host = proxy_service_host(w->service);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+    char text[NI_MAXHOST];
+    if (net_addr_ip(host, w->service->port, &w->addr) == 0)
+        return true;
+    bool ok = getaddrinfo(host, NULL, &hints, &list) == 0 && list && getnameinfo(list->ai_addr, list->ai_addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST) == 0 &&
+              net_addr_ip(text, w->service->port, &w->addr) == 0;
+    if (list)
+        freeaddrinfo(list);
+    return ok;
+}
+
+/* Tells the router and people, when it made a difference. */
+static void changed(struct up_watch *w, bool was_ready)
+{
+    struct up *u = w->up;
+    char subject[FLEET_NAME_MAX + 16];
+    if (is_ready(w) == was_ready)
+        return;
+    snprintf(subject, sizeof subject, "service '%s'", w->service->name);
+    if (is_ready(w))
+        up_say(u, EVENT_INFO, subject, "answers again");
+    else
+        up_say(u, EVENT_WARN, subject, "%s", w->why.len ? w->why.ptr : "does not answer");
+    up_router_tell(u);
+}
+
+static void set_why(struct up_watch *w, const char *text)
+{
+    buf_clear(&w->why);
+    buf_add_printable(&w->why, str_of(text), 300);
+    if (buf_status(&w->why) < 0)
+        buf_clear(&w->why);
+}
+
+static void take_health(struct up_watch *w, unsigned status, const char *fail_text)
+{
+    char text[64];
+    if (status == 200) {
+        w->healthy = true;
+        w->late = 0;
+        return;
+    }
+    if (status == 0 && fail_text && strstr(fail_text, "time") && ++w->late < LATE_MAX)
+        return;
+    if (w->healthy && status == 0) {
+        w->generation++; /* who comes back is another one */
+        w->ticks = 0;    /* and says first who it is */
+    }
+    w->healthy = false;
+    snprintf(text, sizeof text, "health: status %u", status);
+    set_why(w, status ? text : fail_text ? fail_text : "no answer");
+}
+
+static void take_identity(struct up_watch *w, unsigned status, struct str body)
+{
+    struct err err;
+    if (status != 200)
+        return; /* it cannot say: its health does */
+    w->right = engine_identity_check(body, engine_served_name(w->service), &err) == 0;
+    if (!w->right)
+        set_why(w, err.text);
+}
+
+static void answered(void *ctx, unsigned status, struct str body, const char *fail_text)
+{
+    struct up_watch *w = ctx;
+    bool was_ready = is_ready(w);
+    w->fetch = NULL;
+    w->known = true;
+    if (w->asking_identity)
+        take_identity(w, status, body);
+    else
+        take_health(w, status, fail_text);
+    if (is_ready(w))
+        buf_clear(&w->why);
+    changed(w, was_ready);
+}
+
+/* Identity first once it answers, and now and then; health in between, each second while it is not well. */
+static void ask(struct up_watch *w)
+{
+    const char *path = engine_identity_path(w->service);
+    w->asking_identity = path && w->healthy && (w->ticks % IDENTITY_TICKS == 0 || !w->right);
+    if (w->asking_identity && !w->right && w->ticks % HEALTH_TICKS)
+        w->asking_identity = false;
+    if (!w->asking_identity && w->healthy && w->right && w->ticks % HEALTH_TICKS) {
+        w->ticks++;
+        return;
+    }
+    if (!w->asking_identity)
+        path = engine_health_path(w->service);
+    if (w->healthy)
+        w->ticks++;
+    struct httpio_request r = {.addr = w->addr, .method = STR("GET"), .target = str_of(path), .fresh = true};
+    w->fetch = httpio_fetch(w->up->client, &r, ANSWER_MAX, ANSWER_MS, answered, w);
+}
+
+static void on_tick(void *ctx)
+{
+    struct up *u = ctx;
+    for (size_t i = 0; i < u->n_watches; i++) {
+        struct up_watch *w = &u->watches[i];
+        if (!w->fetch && w->resolved)
+            ask(w);
+    }
+}
+
+static bool is_ours(const struct up *u, const struct fleet_service *s)
+{
+    return !u->o->router_only && fleet_service_local(s);
+}
+
+int up_watch_begin(struct up *u, struct err *err)
+{
+    const struct fleet *f = u->fleet;
+    up_watch_end(u);
+    if (!u->router.wanted)
+        return 0; /* the machine with the router asks */
+    u->watches = calloc(f->n_services + 1, sizeof(*u->watches));
+    if (!u->watch_timer)
+        u->watch_timer = net_timer_new(u->loop, on_tick, u);
+    if (!u->watches || !u->watch_timer)
+        return err_nomem(err);
+    for (size_t i = 0; i < f->n_services; i++) {
+        struct up_watch *w = &u->watches[u->n_watches];
+        if (is_ours(u, &f->services[i]))
+            continue;
+        *w = (struct up_watch){.up = u, .service = &f->services[i], .right = true, .why = BUF_INIT(2048)};
+        w->resolved = resolve(w);
+        u->n_watches++;
+    }
+    if (u->n_watches > 0)
+        net_timer_start(u->watch_timer, TICK_MS, TICK_MS);
+    else
+        net_timer_stop(u->watch_timer);
+    return 0;
+}
+
+void up_watch_end(struct up *u)
+{
+    for (size_t i = 0; i < u->n_watches; i++) {
+        u->watches[i].fetch = httpio_fetch_cancel(u->watches[i].fetch);
+        buf_release(&u->watches[i].why);
+    }
+    free(u->watches);
+    u->watches = NULL;
+    u->n_watches = 0;
+}
+
+size_t up_watch_states(const struct up *u, struct proxy_state *states)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < u->n_watches; i++) {
+        const struct up_watch *w = &u->watches[i];
+        if (w->known)
+            states[n++] = (struct proxy_state){.service = w->service, .ready = is_ready(w), .generation = w->generation};
+    }
+    return n;
+}
+
+const char *up_watch_text(const struct up *u, const struct fleet_service *s, const char **ret_why)
+{
+    for (size_t i = 0; i < u->n_watches; i++) {
+        const struct up_watch *w = &u->watches[i];
+        if (w->service != s)
+            continue;
+        *ret_why = w->why.len ? w->why.ptr : NULL;
+        return !w->known ? "elsewhere" : is_ready(w) ? "ready" : w->healthy ? "another model" : "no answer";
+    }
+    return NULL;
+}
