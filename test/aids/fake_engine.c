@@ -182,7 +182,7 @@ static bool read_request(int fd, char *request, size_t size, char **ret_body)
 static const struct options *told;
 static uint64_t began_ms;
 
-static void serve(int listening, int fd, const struct options *o)
+static void serve(int fd, const struct options *o)
 {
     static _Thread_local char request[65536];
     char models[300], *body;

@@ -18,7 +18,10 @@ import socket, sys
 all = [socket.socket() for _ in range(int(sys.argv[1]))]
 for s in all:
     s.bind(("127.0.0.1", 0))
-print(*(s.getsockname()[1] for s in all))' "$1")
+numbers = [s.getsockname()[1] for s in all]
+for s in all:
+    s.close() # before the word is out: who reads it binds them
+print(*numbers)' "$1")
 }
 
 # write_fleet SERVICE... [endpoints: ...]
