@@ -4,7 +4,7 @@
  * machine is reached by running this very program there (push.c). Needs the main thread; one deploy at a time for each fleet and machine.
  *
  *   $STATE/fleets/NAME/versions/N/      fleet.yaml, fleet.lock and the templates of a version that was in force; `current` is a link to the one that is
- *   $STATE/fleets/NAME/files/DIGEST-X   templates, under a name that changes with their content alone
+ *   $STATE/store/templates/DIGEST-X     templates, under a name that changes with their content alone, where an engine's account can read them
  *   $STATE/fleets/NAME/trash/TIME/      unit files that were taken away, with `restore`, the commands that bring them back
  *   $STATE/fleets/NAME/deploying        there while a deploy is at work: what it began must be proven by the next one
  *   $STATE/fleets/NAME/deploy.lock      flock; ends with the process that holds it

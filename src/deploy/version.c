@@ -28,7 +28,8 @@ int deploy_begin(struct deploy *d, struct err *err)
     if (fd == -EWOULDBLOCK)
         return err_set(err, -EBUSY, "another deploy of fleet '%s' is at work on this machine: wait for its end", d->fleet->name);
     d->lock_fd = fd < 0 ? -1 : fd;
-    return fd < 0 ? fd : 0;
+    /* from here on a purge keeps what this version needs */
+    return fd < 0 ? fd : store_uses_write(d->store, d->fleet, false, err);
 }
 
 bool deploy_marked(const struct deploy *d)
@@ -55,7 +56,7 @@ int deploy_mark(struct deploy *d, bool on, struct err *err)
 int deploy_store_file(struct deploy *d, const char *path, const char **ret, struct err *err)
 {
     base_autobuf struct buf content = BUF_INIT(DEPLOY_FILE_MAX);
-    const char *folder = deploy_below(d, "files"), *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    const char *folder = arena_printf(d->arena, "%s/store/templates", d->dirs->state), *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
     char hex[OS_SHA256_HEX];
     if (!folder)
         return err_nomem(err);
