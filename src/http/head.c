@@ -26,8 +26,7 @@ const uint8_t http_byte_class[256] = {
      2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2, /* f0 */
 };
 
-/* How many bytes at the front of s are certainly no control bytes, eight at a time: most values are that as a whole. */
-static size_t plain_front(struct str s)
+size_t http_plain_front(struct str s)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), high = ones << 7;
     size_t i = 0;
@@ -43,7 +42,7 @@ static size_t plain_front(struct str s)
 
 bool http_all_of(struct str s, uint8_t class)
 {
-    for (size_t i = class == HTTP_BYTE_LINE ? plain_front(s) : 0; i < s.len; i++)
+    for (size_t i = class == HTTP_BYTE_LINE ? http_plain_front(s) : 0; i < s.len; i++)
         if (!(http_byte_class[(unsigned char)s.ptr[i]] & class))
             return false;
     return s.len > 0;
@@ -86,7 +85,9 @@ bool http_field_hop(const struct http_head *h, struct str name)
         {"connection", 10}, {"keep-alive", 10}, {"proxy-connection", 16},  {"proxy-authenticate", 18}, {"proxy-authorization", 19},
         {"te", 2},          {"trailer", 7},     {"transfer-encoding", 17}, {"upgrade", 7},
     };
-    for (size_t i = 0; i < BASE_COUNT(hop); i++)
+    /* Most names have none of these lengths. */
+    const unsigned lengths = 1u << 2 | 1u << 7 | 1u << 10 | 1u << 16 | 1u << 17 | 1u << 18 | 1u << 19;
+    for (size_t i = 0; i < BASE_COUNT(hop) && name.len < 20 && (lengths >> name.len & 1); i++)
         if (name.len == hop[i].len && strncasecmp(name.ptr, hop[i].ptr, name.len) == 0)
             return true;
     for (size_t i = 0; i < h->n_fields; i++)

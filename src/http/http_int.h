@@ -17,6 +17,8 @@ extern const uint8_t http_byte_class[256];
 
 /* True when s is not empty and each byte belongs to the class. */
 bool http_all_of(struct str s, uint8_t class);
+/* How many bytes at the front of s are certainly no control bytes, looked at eight at a time: most lines and values are that nearly as a whole. */
+size_t http_plain_front(struct str s);
 
 /* ---- check.c: refusals that need no parser ------------------------------------------------------------ */
 

@@ -249,21 +249,6 @@ bool http_parser_idle(const struct http_parser *p)
 
 /* ---- lines -------------------------------------------------------------------------------------------------------- */
 
-/* How many bytes at the start of s surely belong in a line: eight at a time, the rest is for the table. */
-static size_t plain_words(const char *s, size_t n)
-{
-    const uint64_t ones = UINT64_C(0x0101010101010101), high = ones * 0x80;
-    size_t i = 0;
-    for (; n - i >= 8; i += 8) {
-        uint64_t w;
-        memcpy(&w, s + i, sizeof w);
-        uint64_t del = w ^ ones * 0x7f;
-        if ((((w - ones * 0x20) & ~w) | ((del - ones) & ~del)) & high) /* a byte below 0x20, or 0x7f */
-            break;
-    }
-    return i;
-}
-
 /* Takes bytes of one line, at most to its end. Returns why the line is refused, or NULL. */
 static const char *line_scan(struct line *l, struct str data, size_t *used, bool *end)
 {
@@ -273,7 +258,7 @@ static const char *line_scan(struct line *l, struct str data, size_t *used, bool
     if (!l->cr) {
         if (!l->len && (s[0] == ' ' || s[0] == '\t'))
             return "a line begins with white space";
-        i = plain_words(s, data.len);
+        i = http_plain_front(data);
         while (i < data.len && (http_byte_class[(unsigned char)s[i]] & HTTP_BYTE_LINE))
             i++;
         l->len += i;

@@ -6,6 +6,7 @@
  * The first lane lives on its owner's loop. Each other has a thread, which ends when it is told to; what the owner wants of it is done on its thread while the owner waits.
  */
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 
 #include "proxy_int.h"
@@ -257,6 +258,18 @@ void proxy_stream_remove(struct proxy_request *r)
     r->at_stream = NULL;
 }
 
+/* The allocator keeps what thousands of streams have used, in pieces between what lives longer. */
+static void give_memory_back(struct proxy_lane *l)
+{
+    size_t open = httpio_server_open(l->server);
+    if (open > l->most)
+        l->most = open;
+    if (l->most < PROXY_TRIM_FROM || open > l->most / 4)
+        return;
+    (void)malloc_trim(0);
+    l->most = open;
+}
+
 /* Looks after the streams. What is done for one may end it, and then others begin: the walk ends there. */
 static void on_tick(void *ctx)
 {
@@ -274,7 +287,8 @@ static void on_tick(void *ctx)
             proxy_answer_heartbeat(r);
         r = following;
     }
-    if (!l->streams) {
+    give_memory_back(l);
+    if (!l->streams && l->most < PROXY_TRIM_FROM) {
         net_timer_stop(l->tick);
         l->ticking = false;
     }

@@ -50,6 +50,7 @@
 #define PROXY_HEARTBEAT_MS 8000         /* silence on a stream after which a sign of life is sent: clients give up at 15 s */
 #define PROXY_HANG_MS 95000             /* llama-server says something on a stream every 30 s, whatever it works on; who does not for so long hangs */
 #define PROXY_LOG_FLUSH 32768
+#define PROXY_TRIM_FROM 256             /* who had at least so many connections at once, and has a quarter of them left, gives memory back to the system */
 #define PROXY_RUNNING 256               /* places of a table of requests under way */
 #define PROXY_JOIN_MAX 4194304          /* bytes of a body that is compared with others */
 #define PROXY_DEATHS_MAX 2              /* replicas that one request may see die before its answer: it may be what kills them */
@@ -196,6 +197,7 @@ struct proxy_lane {
     bool threaded;
     bool pumping, ticking;
     struct proxy_request *streams; /* those that want signs of life */
+    size_t most;                   /* connections at once, since memory was given back */
     struct buf log;                /* lines that are not written yet */
     uint64_t log_s;                /* the second of log_time */
     char log_time[CLK_RFC3339];
