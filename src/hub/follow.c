@@ -9,7 +9,7 @@
 #include <signal.h>
 #include <unistd.h>
 
-#define CHUNK ((size_t)256 << 10)        /* of one read: it stays in a core's own cache between reading and hashing */
+#define CHUNK ((size_t)64 << 10)         /* of one read: it stays in a core's own cache between reading and hashing */
 #define JOURNAL_SYNC_US 1000000          /* journals themselves are synced so often: what is lost with the power is fetched again */
 #define KEEP_MAX 256                     /* segments that one round of the keeper takes */
 

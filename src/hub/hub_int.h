@@ -195,7 +195,7 @@ void hub_journal_read(struct str text, struct hub_journal *j, uint32_t *got, siz
 /* ---- files on their way (fetch*.c, part.c, follow.c) ------------------------------------------------------------------------ */
 
 #define HUB_KEEP_BYTES 4194304  /* received since the journal's last lines: then it is written again */
-#define HUB_LEASE_SEGMENTS 4    /* that one request asks for at most: less idle time between requests, and the follower need not wait for long */
+#define HUB_LEASE_SEGMENTS 2    /* that one request asks for at most: less idle time between requests, and the follower stays near enough to read from caches */
 #define HUB_RESTARTS 3          /* of a file that changes while it is fetched */
 #define HUB_NOTES_MAX 1024
 

@@ -9,7 +9,7 @@
 #include <errno.h>
 #include <signal.h>
 
-#define BUFFER_BYTES (512L << 10) /* of one read: fewer calls than libcurl's 16 KiB, and still in the CPU's cache */
+#define BUFFER_BYTES (256L << 10) /* of one read: fewer calls than libcurl's 16 KiB, and still in the CPU's cache */
 #define WATCH_NS 100000000
 
 uint64_t hub_now_us(void)
