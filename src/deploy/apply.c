@@ -163,9 +163,9 @@ static int bring(struct deploy *d, const struct deploy_item *i, const char *stam
         r = install(d, i, stamp, err);
     if (r == 0 && i->was_active)
         r = wait_memory(d, err);
-    if (r == 0)
-        r = start_unit(d, i->unit, err);
-    return r == 0 ? deploy_prove(d, w, err) : r;
+    if (r < 0)
+        return r;
+    return start_unit(d, i->unit, err) < 0 ? deploy_ended(d, w, "it did not start", err) : deploy_prove(d, w, err);
 }
 
 static int retire(struct deploy *d, const struct deploy_item *i, const char *stamp, struct err *err)
@@ -304,13 +304,21 @@ static int forth(struct deploy *d, const struct deploy_plan *p, const struct dep
     return r;
 }
 
+static bool had_any(const struct deploy_item *const *touched, size_t n)
+{
+    bool any = false;
+    for (size_t i = 0; i < n; i++)
+        any |= touched[i]->old_text != NULL;
+    return any;
+}
+
 static int turn_around(struct deploy *d, const struct deploy_item *const *touched, size_t n, struct deploy_outcome *out, struct err *err)
 {
     base_autobuf struct buf said = BUF_INIT(ERR_TEXT_MAX), both = BUF_INIT((size_t)2 * ERR_TEXT_MAX);
     int code = err->code;
     event_say(d->sink, EVENT_ERROR, d->host->name, "%s", err->text);
     out->rolled_back = way_back(d, touched, n, &said) == 0;
-    buf_addf(&both, "%s; %s", err->text, out->rolled_back ? "what was there before runs again" : said.ptr ? said.ptr : "the way back failed");
+    buf_addf(&both, "%s; %s", err->text, out->rolled_back ? (had_any(touched, n) ? "what was there before runs again" : "nothing of it is left") : said.ptr ? said.ptr : "the way back failed");
     note(d, "failed", buf_status(&both) < 0 ? err->text : both.ptr);
     return buf_status(&both) < 0 ? code : err_set(err, code, "%s", both.ptr);
 }

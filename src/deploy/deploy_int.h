@@ -82,6 +82,8 @@ void deploy_diff(struct str a, struct str b, struct buf *out);
 
 /* Waits until the unit's engine is ready and is what w declares. -ECANCELED: it has ended, with its last words. */
 int deploy_prove(struct deploy *d, const struct deploy_wanted *w, struct err *err) BASE_MUST_USE;
+/* -ECANCELED: what, with the last words of the unit's process. */
+int deploy_ended(struct deploy *d, const struct deploy_wanted *w, const char *what, struct err *err);
 /* Whether a process belongs to a unit. */
 bool deploy_belongs(pid_t pid, const char *unit);
 /* Waits until nothing of ours is left at the service's port: no listener, no connection and, for an engine that does not take such a port, no TIME_WAIT. -EADDRINUSE names who has it. */

@@ -44,7 +44,8 @@ int deploy_systemctl(const struct deploy *d, const char *const *words, uint64_t 
     int status, r = call(d, "systemctl", words, timeout_ms, NULL, &said, &status, err);
     if (r < 0 || status == 0)
         return r;
-    buf_add_printable(&shown, str_trim(buf_str(&said)), 600);
+    struct str rest = str_trim(buf_str(&said));
+    buf_add_printable(&shown, str_split(&rest, '\n'), 600);
     return err_set(err, -EIO, "systemctl %s failed (%s): %s", words[0], os_status_text(status, text), buf_status(&shown) < 0 || !shown.len ? "no reason given" : shown.ptr);
 }
 

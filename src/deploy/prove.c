@@ -95,6 +95,15 @@ static void last_words(const struct deploy *d, const struct deploy_wanted *w, co
     }
 }
 
+int deploy_ended(struct deploy *d, const struct deploy_wanted *w, const char *what, struct err *err)
+{
+    base_autobuf struct buf words = BUF_INIT(ERR_TEXT_MAX);
+    struct deploy_unit u;
+    if (deploy_show(d, w->unit, &u, NULL) == 0)
+        last_words(d, w, u.invocation, &words);
+    return err_set(err, -ECANCELED, "%s%s", what, buf_status(&words) < 0 || !words.len ? "" : words.ptr);
+}
+
 /* ---- the proof -------------------------------------------------------------------------------------------------------- */
 
 struct proof {
@@ -142,6 +151,7 @@ static void on_watch(void *ctx)
     if (!again && u.restarts == p->restarts && (u.active || u.activating))
         return;
     base_autobuf struct buf words = BUF_INIT(ERR_TEXT_MAX);
+    /* of the process that ended: a new one has said nothing yet */
     last_words(p->d, p->w, p->invocation, &words);
     end(p, err_set(p->err, -ECANCELED, "its engine ended%s", buf_status(&words) < 0 || !words.len ? "" : words.ptr));
 }

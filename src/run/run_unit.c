@@ -168,11 +168,20 @@ int run_unit_input(struct store *s, const char *fleet, const struct fleet_servic
 
 /* ---- verification ---------------------------------------------------------------------------------------- */
 
-/* First line that is not about something else on the machine. */
+/* The first line of a complaint; the generator also says which file it reads. */
+static struct str first_complaint(struct str said)
+{
+    while (said.ptr) {
+        struct str line = str_trim(str_split(&said, '\n'));
+        if (line.len && str_find(line, STR("Loading source unit file ")) < 0)
+            return line;
+    }
+    return STR("");
+}
+
 static int judge(const char *what, int status, struct str said, struct err *err)
 {
-    struct str line = str_trim(said);
-    struct str first = str_trim(str_split(&line, '\n'));
+    struct str first = first_complaint(said);
     if (status == 0 && first.len == 0)
         return 0;
     base_autobuf struct buf shown = BUF_INIT(4096);

@@ -55,6 +55,14 @@ static int health(const struct unit_input *in, struct buf *out, struct err *err)
     return key(in, out, "HealthOnFailure", "none", false, err);
 }
 
+static bool locks_memory(const struct unit_input *in)
+{
+    for (size_t i = 0; i < in->n_argv; i++)
+        if (strcmp(in->argv[i], "--mlock") == 0)
+            return true;
+    return false;
+}
+
 static int container(const struct unit_input *in, struct buf *out, struct err *err)
 {
     char base[UNIT_NAME_MAX];
@@ -85,7 +93,8 @@ static int container(const struct unit_input *in, struct buf *out, struct err *e
         if (r == 0)
             r = key(in, out, "GroupAdd", "keep-groups", in->service->host->scope == FLEET_USER, err);
     }
-    if (r == 0)
+    /* only when it is asked for: where an account may not raise its limit, the container would not start */
+    if (r == 0 && locks_memory(in))
         r = key(in, out, "Ulimit", "memlock=-1:-1", false, err);
     return r == 0 ? health(in, out, err) : r;
 }

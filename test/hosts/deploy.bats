@@ -286,3 +286,32 @@ settle() {
 	berth deploy
 	answers h2 7773 c
 }
+
+@test "quadlets: on both podmans an image by digest is started, changed, retired" {
+	tree=$(ls -d "$BERTH_STATE"/store/runtimes/llama.cpp-*/tree | head -n 1)
+	for h in h1 h2; do
+		tar -C "$tree" -cf - . | lab run ssh "$h" "podman import --change 'ENTRYPOINT [\"/usr/bin/llama-server\"]' - localhost/llama:1" >/dev/null 2>&1
+		digest=$(on "$h" podman image inspect --format '{{.Digest}}' localhost/llama:1)
+		fleet() { # fleet SLOTS
+			write_fleet -e "/^runtimes/ a\\  image: {engine: llama.cpp, source: \"oci:localhost/llama@$digest\"}" -e "\$ a\\  q: {host: $h, runtime: image, model: tiny, port: 7775, context: 512, slots: $1, unit: quadlet}"
+		}
+		fleet 2
+		run berth deploy
+		echo "$output"
+		[ "$status" -eq 0 ]
+		answers "$h" 7775 q
+		on "$h" podman ps --format '{{.Names}} {{.Image}}' | grep -q "^berth-home-q localhost/llama@$digest$"
+		before=$(pid_of "$h" q)
+		run berth deploy
+		[ "$(pid_of "$h" q)" = "$before" ]
+		fleet 1
+		run berth deploy
+		echo "$output"
+		[ "$status" -eq 0 ]
+		on "$h" curl -sf http://127.0.0.1:7775/props | grep -q '"total_slots":1'
+		write_fleet
+		berth deploy
+		[ -z "$(on "$h" podman ps -aq)" ]
+		on "$h" sh -c '! ls /etc/containers/systemd/berth-* 2>/dev/null'
+	done
+}
