@@ -47,6 +47,9 @@ bring_up() {
 
 code() { curl -sS --max-time 20 -o /dev/null -w '%{http_code}' "$@"; }
 
+# absent GREP-ARGUMENTS: it must find nothing
+absent() { if grep "$@"; then return 1; fi; }
+
 chat() { code "$url/v1/chat/completions" -d "{\"model\":\"${model:-a}\",\"messages\":[]}" "$@"; }
 
 wait_for() {
@@ -65,7 +68,7 @@ wait_for() {
 	[[ $output =~ ^berth_[A-Za-z0-9_-]{43}$ ]]
 	[ "$errors" = "this is the only time that key 'alice' is shown" ]
 	[ "$(stat -c %a "$scratch/keys")" = 600 ]
-	! grep -q "${output#berth_}" "$scratch/keys"
+	absent -q "${output#berth_}" "$scratch/keys"
 	[ "$(cut -d ' ' -f 1,3- "$scratch/keys")" = 'alice models=a concurrency=2 rate=60' ]
 	[ "$(cut -d ' ' -f 2 "$scratch/keys")" = "sha256:$(printf %s "$output" | sha256sum | cut -d ' ' -f 1)" ]
 	"$BERTH" key -f "$fleet" add bob >/dev/null
@@ -108,7 +111,7 @@ wait_for() {
 	curl -sS --max-time 20 -o /dev/null -D - "$url/v1/chat/completions" -d '{"model":"a"}' | grep -qi '^www-authenticate: bearer'
 	# nobody has it in a log, its name is there
 	"$BERTH" down -f "$fleet"
-	! grep -rq "${key#berth_}" "$BERTH_STATE" "$scratch/out" "$scratch/err"
+	absent -rq "${key#berth_}" "$BERTH_STATE" "$scratch/out" "$scratch/err"
 	grep -q '"key":"alice"' "$BERTH_STATE/fleets/keys/logs/router.log"
 }
 
@@ -166,17 +169,17 @@ knows() { [ "$(chat -H "x-api-key: $1")" = 200 ]; }
 	grep -qix 'access-control-allow-origin: https://chat.example' <<<"$output"
 	grep -qix 'access-control-allow-headers: authorization,content-type' <<<"$output"
 	grep -qix 'vary: origin' <<<"$output"
-	! grep -qi 'allow-credentials' <<<"$output"
+	absent -qi 'allow-credentials' <<<"$output"
 	for origin in https://chat.example.evil https://evil.example http://chat.example null; do
 		run head "${preflight[@]}" -H "Origin: $origin"
 		[[ ${lines[0]} == *403* ]]
-		! grep -qi 'access-control-allow-origin' <<<"$output"
+		absent -qi 'access-control-allow-origin' <<<"$output"
 	done
 	run head "$url/v1/chat/completions" -H 'Origin: https://chat.example' -d '{"model":"a"}'
 	grep -qix 'access-control-allow-origin: https://chat.example' <<<"$output"
 	run head "$url/v1/chat/completions" -H 'Origin: https://evil.example' -d '{"model":"a"}'
 	[[ ${lines[0]} == *200* ]]
-	! grep -qi 'access-control-allow' <<<"$output"
+	absent -qi 'access-control-allow' <<<"$output"
 	grep -qix 'vary: origin' <<<"$output"
 	run head "$url/v1/models" -H 'Origin: https://chat.example'
 	grep -qix 'access-control-allow-origin: https://chat.example' <<<"$output"
