@@ -133,7 +133,12 @@ memory() {
 			[ "$(descriptors "$worker")" -gt "$before" ] || break
 			sleep 0.1
 		done
-		after=$(rss "$worker")
+		# memory goes back at the router's next tick
+		for _ in $(seq 30); do
+			after=$(rss "$worker")
+			[ $((after - base)) -gt 4096 ] || break
+			sleep 0.1
+		done
 		printf '%-8s %10s %10s %10s %12s %12s\n' "$n" "$(awk -v a="$held" -v b="$base" -v n="$n" 'BEGIN { printf "%.1f", (a - b) / n }')" "$held" "$after" "$line" "$(descriptors "$worker")"
 		promise "KiB for each of $n streams" "$(awk -v a="$held" -v b="$base" -v n="$n" 'BEGIN { printf "%.1f", (a - b) / n }')" "<=" 30
 		promise "descriptors more than before, after $n streams" "$(($(descriptors "$worker") - before))" "<=" 0

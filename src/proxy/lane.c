@@ -245,6 +245,8 @@ void proxy_stream_add(struct proxy_request *r)
         l->streams->at_stream = &r->next_stream;
     r->at_stream = &l->streams;
     l->streams = r;
+    if (httpio_server_open(l->server) > l->most)
+        l->most = httpio_server_open(l->server);
     proxy_tick(l);
 }
 
@@ -262,8 +264,6 @@ void proxy_stream_remove(struct proxy_request *r)
 static void give_memory_back(struct proxy_lane *l)
 {
     size_t open = httpio_server_open(l->server);
-    if (open > l->most)
-        l->most = open;
     if (l->most < PROXY_TRIM_FROM || open > l->most / 4)
         return;
     (void)malloc_trim(0);

@@ -197,7 +197,7 @@ struct proxy_lane {
     bool threaded;
     bool pumping, ticking;
     struct proxy_request *streams; /* those that want signs of life */
-    size_t most;                   /* connections at once, since memory was given back */
+    size_t most;                   /* connections at once when a stream began, since memory was given back */
     struct buf log;                /* lines that are not written yet */
     uint64_t log_s;                /* the second of log_time */
     char log_time[CLK_RFC3339];

@@ -110,6 +110,7 @@ static void put_event(struct conn *c, uint64_t events)
 static void take_request(struct conn *c)
 {
     static const char head[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
+    static const char well[] = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     ssize_t n = recv(c->fd, c->tail + c->len, TAIL - c->len, 0);
     if (n <= 0) {
         drop(c);
@@ -130,6 +131,10 @@ static void take_request(struct conn *c)
     if (c->len < (size_t)end + 4 + body)
         return;
     c->len = 0;
+    if (!str_starts(text, STR("POST "))) { /* whoever asks for its health */
+        put(c, well, sizeof well - 1);
+        return;
+    }
     c->sent = 0;
     c->sending = true;
     c->next_ns = now_ns();
