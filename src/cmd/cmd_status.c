@@ -14,18 +14,6 @@
 
 /* ---- cells ----------------------------------------------------------------------------------------------- */
 
-static struct str text_of(json_val v, const char *key)
-{
-    struct str s;
-    return json_str(json_get(v, key), &s) ? s : STR("-");
-}
-
-static uint64_t number_of(json_val v, const char *key)
-{
-    uint64_t n;
-    return json_u64(json_get(v, key), &n) ? n : 0;
-}
-
 static void number_cell(struct os_table *t, json_val v, const char *key)
 {
     uint64_t n;
@@ -70,7 +58,7 @@ static int add_services(json_val root, bool color, struct buf *out)
         return -ENOMEM;
     for (size_t i = 0; i < json_count(services); i++) {
         json_val s = json_at(services, i);
-        struct str name = text_of(s, "name"), state = text_of(s, "state"), model = text_of(s, "model");
+        struct str name = json_get_str(s, "name", "-"), state = json_get_str(s, "state", "-"), model = json_get_str(s, "model", "-");
         os_table_cell(t, OS_BOLD, STR_FMT, STR_ARG(name));
         bool drained = false;
         (void)json_bool(json_get(s, "drained"), &drained);
@@ -94,7 +82,7 @@ static void add_reasons(json_val root, struct buf *out)
     json_val services = json_get(root, "services");
     for (size_t i = 0; i < json_count(services); i++) {
         json_val s = json_at(services, i);
-        struct str name = text_of(s, "name"), state = text_of(s, "state"), text;
+        struct str name = json_get_str(s, "name", "-"), state = json_get_str(s, "state", "-"), text;
         if (json_str(json_get(s, "pending"), &text) && str_eq_c(text, "restart"))
             buf_addf(out, STR_FMT ": pending restart: the fleet file declares it otherwise by now\n", STR_ARG(name));
         if (str_eq_c(state, "ready") || str_eq_c(state, "down") || !json_str(json_get(s, "error"), &text))
@@ -117,8 +105,8 @@ static void add_room(json_val r, struct buf *out)
     bool crowded = false;
     if (!json_bool(json_get(r, "crowded"), &crowded) || !crowded)
         return;
-    uint64_t tokens = number_of(r, "working_set_tokens"), room = number_of(r, "capacity_tokens");
-    buf_addf(out, "crowded    %llu conversations in %llu slots", (unsigned long long)number_of(r, "conversations"), (unsigned long long)number_of(r, "slots"));
+    uint64_t tokens = json_get_u64(r, "working_set_tokens"), room = json_get_u64(r, "capacity_tokens");
+    buf_addf(out, "crowded    %llu conversations in %llu slots", (unsigned long long)json_get_u64(r, "conversations"), (unsigned long long)json_get_u64(r, "slots"));
     if (room)
         buf_addf(out, ", %llu tokens in %llu", (unsigned long long)tokens, (unsigned long long)room);
     buf_add_c(out, ": prompts are read again\n");
@@ -127,17 +115,17 @@ static void add_room(json_val r, struct buf *out)
 static void add_router(json_val root, struct buf *out)
 {
     json_val r = json_get(root, "router"), endpoints = json_get(root, "endpoints");
-    struct str state = text_of(r, "state"), url = text_of(r, "url");
+    struct str state = json_get_str(r, "state", "-"), url = json_get_str(r, "url", "-");
     buf_addf(out, "\nrouter     " STR_FMT "  " STR_FMT "\n", STR_ARG(url), STR_ARG(state));
     if (!str_eq_c(state, "down") && !str_eq_c(state, "elsewhere"))
         buf_addf(out, "requests   %llu, under way %llu, sent again %llu, errors %llu, restarts %llu\n",
-                 (unsigned long long)number_of(r, "requests"), (unsigned long long)number_of(r, "active"),
-                 (unsigned long long)number_of(r, "retries"), (unsigned long long)number_of(r, "errors"),
-                 (unsigned long long)number_of(r, "restarts"));
+                 (unsigned long long)json_get_u64(r, "requests"), (unsigned long long)json_get_u64(r, "active"),
+                 (unsigned long long)json_get_u64(r, "retries"), (unsigned long long)json_get_u64(r, "errors"),
+                 (unsigned long long)json_get_u64(r, "restarts"));
     add_room(r, out);
     buf_add_c(out, "endpoints  ");
     for (size_t i = 0; i < json_count(endpoints); i++) {
-        struct str name = text_of(json_at(endpoints, i), "name");
+        struct str name = json_get_str(json_at(endpoints, i), "name", "-");
         buf_addf(out, "%s" STR_FMT, i ? ", " : "", STR_ARG(name));
     }
     buf_add_char(out, '\n');

@@ -6,18 +6,6 @@
 
 #include <unistd.h>
 
-static struct str text_of(json_val v, const char *key)
-{
-    struct str s;
-    return json_str(json_get(v, key), &s) ? s : STR("");
-}
-
-static uint64_t number_of(json_val v, const char *key)
-{
-    uint64_t n;
-    return json_u64(json_get(v, key), &n) ? n : 0;
-}
-
 static enum os_style style_of(struct str action)
 {
     if (str_eq_c(action, "keep"))
@@ -30,7 +18,7 @@ static void add_rows(struct os_table *t, json_val host)
     json_val items = json_get(host, "items");
     for (size_t i = 0; i < json_count(items); i++) {
         json_val it = json_at(items, i);
-        struct str action = text_of(it, "action"), service = text_of(it, "service"), reason = text_of(it, "reason"), name = text_of(host, "host");
+        struct str action = json_get_str(it, "action", ""), service = json_get_str(it, "service", ""), reason = json_get_str(it, "reason", ""), name = json_get_str(host, "host", "");
         os_table_cell(t, OS_PLAIN, STR_FMT, STR_ARG(name));
         os_table_cell(t, style_of(action), STR_FMT, STR_ARG(action));
         os_table_cell(t, OS_BOLD, STR_FMT, STR_ARG(service));
@@ -43,7 +31,7 @@ static void add_diff(struct buf *out, json_val host)
     json_val items = json_get(host, "items");
     for (size_t i = 0; i < json_count(items); i++) {
         json_val it = json_at(items, i);
-        struct str path = text_of(it, "path"), diff = text_of(it, "diff");
+        struct str path = json_get_str(it, "path", ""), diff = json_get_str(it, "diff", "");
         if (!diff.len)
             continue;
         buf_addf(out, "\n" STR_FMT ":\n", STR_ARG(path));
@@ -70,15 +58,15 @@ int deploy_show_plan(const json_val *hosts, size_t n, bool diff)
 
 int deploy_show_outcome(json_val host)
 {
-    struct str name = text_of(host, "host"), error = text_of(host, "error");
+    struct str name = json_get_str(host, "host", ""), error = json_get_str(host, "error", "");
     if (error.len)
         return cmd_failf(CMD_FAILED, STR_FMT ": " STR_FMT, STR_ARG(name), STR_ARG(error));
     base_autobuf struct buf line = BUF_INIT(4096);
-    uint64_t todo = number_of(host, "todo");
+    uint64_t todo = json_get_u64(host, "todo");
     if (todo == 0)
-        buf_addf(&line, STR_FMT ": nothing to do, version %llu is in force\n", STR_ARG(name), (unsigned long long)number_of(host, "version"));
+        buf_addf(&line, STR_FMT ": nothing to do, version %llu is in force\n", STR_ARG(name), (unsigned long long)json_get_u64(host, "version"));
     else
-        buf_addf(&line, STR_FMT ": version %llu is in force: %llu started and proven, %llu retired, %llu kept\n", STR_ARG(name), (unsigned long long)number_of(host, "version"), (unsigned long long)number_of(host, "started"),
-                 (unsigned long long)number_of(host, "retired"), (unsigned long long)number_of(host, "kept"));
+        buf_addf(&line, STR_FMT ": version %llu is in force: %llu started and proven, %llu retired, %llu kept\n", STR_ARG(name), (unsigned long long)json_get_u64(host, "version"), (unsigned long long)json_get_u64(host, "started"),
+                 (unsigned long long)json_get_u64(host, "retired"), (unsigned long long)json_get_u64(host, "kept"));
     return buf_status(&line) < 0 ? cmd_nomem() : cmd_print(buf_str(&line));
 }

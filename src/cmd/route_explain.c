@@ -12,25 +12,6 @@
 
 #define TEXT_MAX (1u << 20)
 
-static const char *text_or(json_val v, const char *key, const char *otherwise, struct str *ret)
-{
-    if (!json_str(json_get(v, key), ret))
-        *ret = str_of(otherwise);
-    return ret->ptr;
-}
-
-static uint64_t number(json_val v, const char *key)
-{
-    uint64_t n;
-    return json_u64(json_get(v, key), &n) ? n : 0;
-}
-
-static double real(json_val v, const char *key)
-{
-    double d;
-    return json_f64(json_get(v, key), &d) ? d : 0;
-}
-
 static bool known(json_val v, const char *key)
 {
     double d;
@@ -47,27 +28,23 @@ static const char *show_ms(double ms, char out[UNITS_TEXT])
 static void add_head(json_val v, struct buf *out)
 {
     char age[UNITS_TEXT], took[UNITS_TEXT];
-    struct str method, path, endpoint, phase, outcome, conversation, key;
-    text_or(v, "method", "", &method);
-    text_or(v, "path", "", &path);
-    text_or(v, "endpoint", "-", &endpoint);
-    text_or(v, "phase", "", &phase);
-    text_or(v, "outcome", "", &outcome);
-    buf_addf(out, "request       %llu, " STR_FMT " ", (unsigned long long)number(v, "id"), STR_ARG(method));
+    struct str method = json_get_str(v, "method", ""), path = json_get_str(v, "path", ""), endpoint = json_get_str(v, "endpoint", "-");
+    struct str phase = json_get_str(v, "phase", ""), outcome = json_get_str(v, "outcome", ""), conversation, key;
+    buf_addf(out, "request       %llu, " STR_FMT " ", (unsigned long long)json_get_u64(v, "id"), STR_ARG(method));
     buf_add_printable(out, path, 64);
     buf_addf(out, " for " STR_FMT, STR_ARG(endpoint));
-    if (text_or(v, "key", NULL, &key))
+    if (json_str(json_get(v, "key"), &key))
         buf_addf(out, ", key " STR_FMT, STR_ARG(key));
     buf_add_char(out, '\n');
-    units_show_ms(number(v, "age_ms"), age);
-    units_show_ms(number(v, "ms"), took);
+    units_show_ms(json_get_u64(v, "age_ms"), age);
+    units_show_ms(json_get_u64(v, "ms"), took);
     if (outcome.len)
-        buf_addf(out, "ended         " STR_FMT ", status %llu, after %s (began %s ago)\n", STR_ARG(outcome), (unsigned long long)number(v, "status"), took, age);
+        buf_addf(out, "ended         " STR_FMT ", status %llu, after %s (began %s ago)\n", STR_ARG(outcome), (unsigned long long)json_get_u64(v, "status"), took, age);
     else
-        buf_addf(out, "under way     " STR_FMT " for %s, began %s ago\n", STR_ARG(phase), units_show_ms(number(v, "phase_ms"), took), age);
-    if (number(v, "position"))
-        buf_addf(out, "queue         position %llu\n", (unsigned long long)number(v, "position"));
-    if (text_or(v, "conversation", NULL, &conversation))
+        buf_addf(out, "under way     " STR_FMT " for %s, began %s ago\n", STR_ARG(phase), units_show_ms(json_get_u64(v, "phase_ms"), took), age);
+    if (json_get_u64(v, "position"))
+        buf_addf(out, "queue         position %llu\n", (unsigned long long)json_get_u64(v, "position"));
+    if (json_str(json_get(v, "conversation"), &conversation))
         buf_addf(out, "conversation  " STR_FMT "\n", STR_ARG(conversation));
 }
 
@@ -105,13 +82,13 @@ static int add_candidates(json_val v, bool color, struct buf *out)
         json_val c = json_at(list, i);
         struct str name;
         bool chosen = false;
-        text_or(c, "replica", "-", &name);
+        name = json_get_str(c, "replica", "-");
         base_ignore(json_bool(json_get(c, "chosen"), &chosen));
         os_table_cell(t, chosen ? OS_BOLD : OS_PLAIN, STR_FMT, STR_ARG(name));
-        os_table_cell(t, OS_PLAIN, "%llu", (unsigned long long)number(c, "expected_cached_tokens"));
-        os_table_cell(t, OS_PLAIN, "%s", show_ms(real(c, "wait_ms"), wait));
-        os_table_cell(t, OS_PLAIN, "%.0f", real(c, "prefill_tokens_per_s"));
-        os_table_cell(t, OS_PLAIN, "%s", show_ms(real(c, "expected_ms"), total));
+        os_table_cell(t, OS_PLAIN, "%llu", (unsigned long long)json_get_u64(c, "expected_cached_tokens"));
+        os_table_cell(t, OS_PLAIN, "%s", show_ms(json_get_f64(c, "wait_ms"), wait));
+        os_table_cell(t, OS_PLAIN, "%.0f", json_get_f64(c, "prefill_tokens_per_s"));
+        os_table_cell(t, OS_PLAIN, "%s", show_ms(json_get_f64(c, "expected_ms"), total));
         os_table_cell(t, OS_GREEN, "%s", chosen ? "chosen" : "");
     }
     buf_add_char(out, '\n');
@@ -124,16 +101,16 @@ static void add_choice(json_val v, struct buf *out)
 {
     json_val failed = json_get(v, "failed");
     struct str replica, decision;
-    text_or(v, "replica", "-", &replica);
-    if (!text_or(v, "decision", NULL, &decision)) {
+    replica = json_get_str(v, "replica", "-");
+    if (!json_str(json_get(v, "decision"), &decision)) {
         buf_add_c(out, "\nno replica has had it yet\n");
         return;
     }
     buf_addf(out, "\nchosen    " STR_FMT " (" STR_FMT "): %s\n", STR_ARG(replica), STR_ARG(decision), why(decision));
     for (size_t i = 0; i < json_count(failed); i++) {
         struct str name, reason;
-        text_or(json_at(failed, i), "replica", "-", &name);
-        text_or(json_at(failed, i), "reason", "-", &reason);
+        name = json_get_str(json_at(failed, i), "replica", "-");
+        reason = json_get_str(json_at(failed, i), "reason", "-");
         buf_addf(out, "failed    " STR_FMT ": " STR_FMT "\n", STR_ARG(name), STR_ARG(reason));
     }
 }
@@ -142,25 +119,25 @@ static void add_truth(json_val v, struct buf *out)
 {
     char queue[UNITS_TEXT], first[UNITS_TEXT], read[UNITS_TEXT], regret[UNITS_TEXT];
     if (known(v, "queue_ms"))
-        buf_addf(out, "waited    %s in the queue", units_show_ms(number(v, "queue_ms"), queue));
+        buf_addf(out, "waited    %s in the queue", units_show_ms(json_get_u64(v, "queue_ms"), queue));
     if (known(v, "first_ms"))
-        buf_addf(out, ", first content after %s", units_show_ms(number(v, "first_ms"), first));
+        buf_addf(out, ", first content after %s", units_show_ms(json_get_u64(v, "first_ms"), first));
     if (known(v, "queue_ms"))
         buf_add_char(out, '\n');
     if (known(v, "cached_tokens")) {
         char of[3][UNITS_TEXT];
-        uint64_t cached = number(v, "cached_tokens");
-        buf_addf(out, "cache     %s of %s prompt tokens, %s expected\n", units_show_count(cached, of[0]), units_show_count(cached + number(v, "prompt_tokens"), of[1]),
-                 units_show_count(number(v, "expected_cached_tokens"), of[2]));
+        uint64_t cached = json_get_u64(v, "cached_tokens");
+        buf_addf(out, "cache     %s of %s prompt tokens, %s expected\n", units_show_count(cached, of[0]), units_show_count(cached + json_get_u64(v, "prompt_tokens"), of[1]),
+                 units_show_count(json_get_u64(v, "expected_cached_tokens"), of[2]));
     }
     if (known(v, "prompt_ms"))
-        buf_addf(out, "prompt    the rest was read in %s\n", show_ms(real(v, "prompt_ms"), read));
-    if (number(v, "tokens"))
-        buf_addf(out, "answer    %llu tokens, %.1f/s\n", (unsigned long long)number(v, "tokens"), real(v, "tokens_per_s"));
+        buf_addf(out, "prompt    the rest was read in %s\n", show_ms(json_get_f64(v, "prompt_ms"), read));
+    if (json_get_u64(v, "tokens"))
+        buf_addf(out, "answer    %llu tokens, %.1f/s\n", (unsigned long long)json_get_u64(v, "tokens"), json_get_f64(v, "tokens_per_s"));
     if (!known(v, "regret_ms"))
         return;
-    if (real(v, "regret_ms") > 0)
-        buf_addf(out, "regret    %s: another candidate would have had the prompt read sooner\n", show_ms(real(v, "regret_ms"), regret));
+    if (json_get_f64(v, "regret_ms") > 0)
+        buf_addf(out, "regret    %s: another candidate would have had the prompt read sooner\n", show_ms(json_get_f64(v, "regret_ms"), regret));
     else
         buf_add_c(out, "regret    none: no other candidate would have been sooner\n");
 }

@@ -8,30 +8,6 @@
 
 #define BAR_MAX 8 /* slots that are drawn one by one */
 
-static struct str text(json_val v, const char *key)
-{
-    struct str s;
-    return json_str(json_get(v, key), &s) ? s : STR("-");
-}
-
-static uint64_t number(json_val v, const char *key)
-{
-    uint64_t n;
-    return json_u64(json_get(v, key), &n) ? n : 0;
-}
-
-static double real(json_val v, const char *key)
-{
-    double d;
-    return json_f64(json_get(v, key), &d) ? d : 0;
-}
-
-static bool flag(json_val v, const char *key)
-{
-    bool b;
-    return json_bool(json_get(v, key), &b) && b;
-}
-
 static const char *const lists[] = {[TOP_REQUESTS] = "requests", [TOP_RECENT] = "recent"};
 
 static json_val list_of(const struct top_data *d, enum top_list which)
@@ -46,19 +22,19 @@ size_t top_count(const struct top_data *d, enum top_list which)
 
 uint64_t top_id(const struct top_data *d, enum top_list which, size_t i)
 {
-    return number(json_at(list_of(d, which), i), "id");
+    return json_get_u64(json_at(list_of(d, which), i), "id");
 }
 
 void top_headline(const struct top_data *d, struct buf *out)
 {
     char up[UNITS_TEXT], total[UNITS_TEXT];
     json_val s = d->status ? json_root(d->status) : NULL, r = d->requests ? json_root(d->requests) : NULL;
-    struct str name = text(s, "fleet"), state = text(s, "state");
+    struct str name = json_get_str(s, "fleet", "-"), state = json_get_str(s, "state", "-");
     buf_addf(out, STR_FMT "  " STR_FMT, STR_ARG(name), STR_ARG(state));
-    if (number(s, "uptime_ms"))
-        buf_addf(out, " %s", units_show_ms(number(s, "uptime_ms"), up));
-    buf_addf(out, "   %llu under way, %llu waiting, %s served, %llu sent again, %llu errors\n", (unsigned long long)number(r, "active"), (unsigned long long)number(r, "waiting"),
-             units_show_count(number(r, "total") - number(r, "active"), total), (unsigned long long)number(r, "retries"), (unsigned long long)number(r, "errors"));
+    if (json_get_u64(s, "uptime_ms"))
+        buf_addf(out, " %s", units_show_ms(json_get_u64(s, "uptime_ms"), up));
+    buf_addf(out, "   %llu under way, %llu waiting, %s served, %llu sent again, %llu errors\n", (unsigned long long)json_get_u64(r, "active"), (unsigned long long)json_get_u64(r, "waiting"),
+             units_show_count(json_get_u64(r, "total") - json_get_u64(r, "active"), total), (unsigned long long)json_get_u64(r, "retries"), (unsigned long long)json_get_u64(r, "errors"));
 }
 
 /* ---- replicas ------------------------------------------------------------------------------------------------ */
@@ -67,19 +43,19 @@ void top_headline(const struct top_data *d, struct buf *out)
 static struct str state_of(const struct top_data *d, json_val replica)
 {
     json_val services = d->status ? json_get(json_root(d->status), "services") : NULL;
-    struct str name = text(replica, "name");
+    struct str name = json_get_str(replica, "name", "-");
     for (size_t i = 0; i < json_count(services); i++) {
         json_val s = json_at(services, i);
-        if (str_eq(text(s, "name"), name) && !str_eq_c(text(s, "state"), "elsewhere"))
-            return text(s, "state");
+        if (str_eq(json_get_str(s, "name", "-"), name) && !str_eq_c(json_get_str(s, "state", "-"), "elsewhere"))
+            return json_get_str(s, "state", "-");
     }
-    return flag(replica, "ready") ? STR("ready") : STR("not ready");
+    return json_get_bool(replica, "ready") ? STR("ready") : STR("not ready");
 }
 
 static void slots_cell(struct os_table *t, json_val r)
 {
     base_autobuf struct buf bar = BUF_INIT(256);
-    uint64_t slots = number(r, "slots"), busy = number(r, "busy");
+    uint64_t slots = json_get_u64(r, "slots"), busy = json_get_u64(r, "busy");
     if (!slots) {
         os_table_cell(t, OS_PLAIN, "%llu", (unsigned long long)busy);
         return;
@@ -100,19 +76,19 @@ int top_replicas(const struct top_data *d, bool color, struct buf *out)
         return -ENOMEM;
     for (size_t i = 0; i < json_count(list); i++) {
         json_val r = json_at(list, i);
-        struct str name = text(r, "name"), state = state_of(d, r);
-        bool ready = flag(r, "ready"), suspect = flag(r, "suspect");
+        struct str name = json_get_str(r, "name", "-"), state = state_of(d, r);
+        bool ready = json_get_bool(r, "ready"), suspect = json_get_bool(r, "suspect");
         os_table_cell(t, OS_BOLD, STR_FMT, STR_ARG(name));
         os_table_cell(t, suspect ? OS_RED : ready ? OS_GREEN : OS_YELLOW, STR_FMT "%s", STR_ARG(state), suspect ? ", suspect" : "");
         slots_cell(t, r);
-        os_table_cell(t, OS_PLAIN, "%llu", (unsigned long long)number(r, "waiting"));
-        os_table_cell(t, OS_PLAIN, "%.1f", real(r, "tokens_per_s"));
-        os_table_cell(t, OS_PLAIN, "%.0f", real(r, "prefill_tokens_per_s"));
+        os_table_cell(t, OS_PLAIN, "%llu", (unsigned long long)json_get_u64(r, "waiting"));
+        os_table_cell(t, OS_PLAIN, "%.1f", json_get_f64(r, "tokens_per_s"));
+        os_table_cell(t, OS_PLAIN, "%.0f", json_get_f64(r, "prefill_tokens_per_s"));
         if (json_is_null(json_get(r, "cache_share")))
             os_table_cell(t, OS_DIM, "-");
         else
-            os_table_cell(t, OS_PLAIN, "%.0f %%", real(r, "cache_share") * 100);
-        os_table_cell(t, OS_PLAIN, "%s", units_show_count(number(r, "generated_tokens"), count));
+            os_table_cell(t, OS_PLAIN, "%.0f %%", json_get_f64(r, "cache_share") * 100);
+        os_table_cell(t, OS_PLAIN, "%s", units_show_count(json_get_u64(r, "generated_tokens"), count));
     }
     int rc = os_table_text(t, color, out);
     os_table_free(t);
@@ -133,20 +109,20 @@ static enum os_style phase_style(struct str phase)
 static void request_row(struct os_table *t, json_val v, enum top_list which, bool with_key)
 {
     char ms[UNITS_TEXT], tokens[UNITS_TEXT];
-    struct str key = text(v, "key"), endpoint = text(v, "endpoint"), replica = text(v, "replica"), conversation = text(v, "conversation");
-    struct str phase = text(v, which == TOP_RECENT ? "outcome" : "phase");
-    uint64_t position = number(v, "position"), attempts = number(v, "attempts");
-    os_table_cell(t, OS_BOLD, "%llu", (unsigned long long)number(v, "id"));
+    struct str key = json_get_str(v, "key", "-"), endpoint = json_get_str(v, "endpoint", "-"), replica = json_get_str(v, "replica", "-"), conversation = json_get_str(v, "conversation", "-");
+    struct str phase = json_get_str(v, which == TOP_RECENT ? "outcome" : "phase", "-");
+    uint64_t position = json_get_u64(v, "position"), attempts = json_get_u64(v, "attempts");
+    os_table_cell(t, OS_BOLD, "%llu", (unsigned long long)json_get_u64(v, "id"));
     os_table_cell(t, OS_PLAIN, STR_FMT, STR_ARG(endpoint));
     os_table_cell(t, OS_PLAIN, STR_FMT "%s", STR_ARG(replica), attempts > 1 ? " *" : "");
     if (position)
         os_table_cell(t, phase_style(phase), STR_FMT " #%llu", STR_ARG(phase), (unsigned long long)position);
     else
         os_table_cell(t, phase_style(phase), STR_FMT, STR_ARG(phase));
-    os_table_cell(t, OS_PLAIN, "%s", units_show_ms(number(v, "ms"), ms));
-    os_table_cell(t, OS_PLAIN, "%s", number(v, "tokens") ? units_show_count(number(v, "tokens"), tokens) : "-");
-    if (real(v, "tokens_per_s") > 0)
-        os_table_cell(t, OS_PLAIN, "%.1f", real(v, "tokens_per_s"));
+    os_table_cell(t, OS_PLAIN, "%s", units_show_ms(json_get_u64(v, "ms"), ms));
+    os_table_cell(t, OS_PLAIN, "%s", json_get_u64(v, "tokens") ? units_show_count(json_get_u64(v, "tokens"), tokens) : "-");
+    if (json_get_f64(v, "tokens_per_s") > 0)
+        os_table_cell(t, OS_PLAIN, "%.1f", json_get_f64(v, "tokens_per_s"));
     else
         os_table_cell(t, OS_PLAIN, "-");
     os_table_cell(t, OS_DIM, STR_FMT, STR_ARG(conversation));

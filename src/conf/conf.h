@@ -32,6 +32,11 @@ bool json_str(json_val v, struct str *ret);    /* false unless a string */
 bool json_u64(json_val v, uint64_t *ret);      /* false unless an integer >= 0 */
 bool json_f64(json_val v, double *ret);        /* false unless a number */
 bool json_bool(json_val v, bool *ret);         /* false unless true or false */
+/* Members as they are shown: what is missing, or of another kind, is otherwise, 0 or false. */
+struct str json_get_str(json_val obj, const char *key, const char *otherwise);
+uint64_t json_get_u64(json_val obj, const char *key);
+double json_get_f64(json_val obj, const char *key);
+bool json_get_bool(json_val obj, const char *key);
 
 /* ---- JSON, scanning without a tree --------------------------------------------------------------------------- */
 

@@ -179,3 +179,27 @@ bool json_bool(json_val v, bool *ret)
     *ret = yyjson_get_bool(y);
     return true;
 }
+
+struct str json_get_str(json_val obj, const char *key, const char *otherwise)
+{
+    struct str s;
+    return json_str(json_get(obj, key), &s) ? s : str_of(otherwise);
+}
+
+uint64_t json_get_u64(json_val obj, const char *key)
+{
+    uint64_t n;
+    return json_u64(json_get(obj, key), &n) ? n : 0;
+}
+
+double json_get_f64(json_val obj, const char *key)
+{
+    double d;
+    return json_f64(json_get(obj, key), &d) ? d : 0;
+}
+
+bool json_get_bool(json_val obj, const char *key)
+{
+    bool b;
+    return json_bool(json_get(obj, key), &b) && b;
+}

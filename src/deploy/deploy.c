@@ -158,11 +158,6 @@ struct deploy *deploy_free(struct deploy *d)
     return NULL;
 }
 
-const struct fleet *deploy_fleet(const struct deploy *d)
-{
-    return d->fleet;
-}
-
 const struct fleet_host *deploy_host(const struct deploy *d)
 {
     return d->host;

@@ -33,7 +33,6 @@ int deploy_open(const struct deploy_options *o, const struct os_dirs *dirs, stru
 struct deploy *deploy_free(struct deploy *d); /* takes NULL; returns NULL */
 /* Keeps other deploys of this fleet off this machine until deploy_free: before a plan that is to be applied. -EBUSY: another one is at work. */
 int deploy_begin(struct deploy *d, struct err *err) BASE_MUST_USE;
-const struct fleet *deploy_fleet(const struct deploy *d);
 const struct fleet_host *deploy_host(const struct deploy *d);
 
 /* ---- plan ------------------------------------------------------------------------------------------------- */

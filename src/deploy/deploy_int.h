@@ -73,11 +73,6 @@ int deploy_systemctl(const struct deploy *d, const char *const *words, uint64_t 
 /* What a unit's process has written since it was started. */
 void deploy_journal(const struct deploy *d, const char *invocation, struct buf *out);
 
-/* ---- plan.c ---- */
-
-/* Lines of a that are not in b with '-', of b that are not in a with '+', in order. */
-void deploy_diff(struct str a, struct str b, struct buf *out);
-
 /* ---- prove.c ---- */
 
 /* Waits until the unit's engine is ready and is what w declares. -ECANCELED: it has ended, with its last words. */
@@ -106,6 +101,3 @@ int deploy_version_write(const struct fleet *f, const char *folder, struct err *
 int deploy_link_missing(int fd, const char *folder, const char *stage, struct str there, size_t *ret_n, struct err *err) BASE_MUST_USE;
 /* $STATE/bin/berth, which units name: starts this very program. */
 int deploy_self(struct deploy *d, struct err *err) BASE_MUST_USE;
-
-/* A path below the fleet's folder, in the arena; NULL without memory. */
-const char *deploy_below(struct deploy *d, const char *name);

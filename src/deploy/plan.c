@@ -13,7 +13,7 @@
 
 #include "deploy_int.h"
 
-#define DIFF_LINES_MAX 512
+#define DIFF_LINES_MAX 512 /* of a unit that are compared: a service with a thousand flags shows the first half of its differences */
 
 const char *deploy_action_text(enum deploy_action a)
 {
@@ -46,7 +46,8 @@ static void add_line(struct buf *out, char sign, struct str line)
     buf_add_char(out, '\n');
 }
 
-void deploy_diff(struct str a, struct str b, struct buf *out)
+/* Lines of a that are not in b with '-', of b that are not in a with '+', in order. */
+static void add_diff(struct str a, struct str b, struct buf *out)
 {
     struct str la[DIFF_LINES_MAX], lb[DIFF_LINES_MAX];
     size_t na = split(a, la), nb = split(b, lb), i = 0, k = 0;
@@ -149,7 +150,6 @@ static int check_fragment(const struct deploy *d, const struct deploy_wanted *w,
 {
     size_t n = strlen(u->fragment);
     bool of_generator = strstr(u->fragment, "/generator/") != NULL;
-    (void)d;
     if (n == 0 || str_eq_c(str_of(u->fragment), w->path) || (of_generator && w->form == UNIT_CONTAINER))
         return 0;
     /* its other form, which this deploy replaces */
@@ -179,7 +179,7 @@ static int judge(struct deploy *d, const struct deploy_wanted *w, const struct d
         base_autobuf struct buf before = BUF_INIT(DEPLOY_FILE_MAX), after = BUF_INIT(DEPLOY_FILE_MAX);
         spread(str_of(item->old_text), &before);
         spread(str_of(w->text), &after);
-        deploy_diff(buf_str(&before), buf_str(&after), &diff);
+        add_diff(buf_str(&before), buf_str(&after), &diff);
         changed_keys(buf_str(&diff), &why);
         if (why.len == 0)
             buf_add_c(&why, strcmp(item->old_path, w->path) != 0 ? "another form of unit" : strcmp(old_health, health) != 0 ? "health check" : "comment");

@@ -12,7 +12,8 @@
 
 #include "deploy_int.h"
 
-const char *deploy_below(struct deploy *d, const char *name)
+/* A path below the fleet's folder, in the arena; NULL without memory. */
+static const char *below(struct deploy *d, const char *name)
 {
     return arena_printf(d->arena, "%s/%s", d->folder, name);
 }
@@ -21,7 +22,7 @@ const char *deploy_below(struct deploy *d, const char *name)
 
 int deploy_begin(struct deploy *d, struct err *err)
 {
-    const char *path = deploy_below(d, "deploy.lock");
+    const char *path = below(d, "deploy.lock");
     if (!path)
         return err_nomem(err);
     int fd = os_lock(path, true, false, err);
@@ -259,7 +260,7 @@ int deploy_link_missing(int fd, const char *folder, const char *stage, struct st
 int deploy_version_keep(struct deploy *d, uint64_t *ret, struct err *err)
 {
     base_autobuf struct buf yaml = BUF_INIT(DEPLOY_FILE_MAX), lock = BUF_INIT(DEPLOY_FILE_MAX);
-    const char *versions = deploy_below(d, "versions");
+    const char *versions = below(d, "versions");
     int r = versions ? read_fleet(d->fleet, &yaml, &lock, err) : err_nomem(err);
     if (r < 0)
         return r;

@@ -237,9 +237,8 @@ struct fleet *fleet_free(struct fleet *f);
 int fleet_name_of(const char *path, char ret[FLEET_NAME_MAX + 1]) BASE_MUST_USE;
 /* NULL when there is none of that name. */
 const struct fleet_service *fleet_service_find(const struct fleet *f, const char *name);
-/* What is wrong with the text of a runtime's source ("archive:..." or "oci:..." without that word) as a phrase; NULL and the parts filled in when nothing is. *ret_place is the archive without its digest. */
+/* What is wrong with the text of a runtime's source "archive:..." without that word as a phrase; NULL and the parts filled in when nothing is. *ret_place is the archive without its digest. */
 const char *fleet_archive_wrong(struct str text, struct str *ret_place, struct str *ret_digest);
-const char *fleet_image_wrong(struct str text, struct str *ret_digest);
 /* True for a service that `up` starts here: host is this machine and unit is child. */
 bool fleet_service_local(const struct fleet_service *s);
 /* A name of a host, service, model, runtime: lower-case letters, digits, '-', '_', '.', beginning with a letter or digit; 1..FLEET_NAME_MAX. */

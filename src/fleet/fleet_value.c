@@ -101,7 +101,8 @@ const char *fleet_archive_wrong(struct str text, struct str *ret_place, struct s
     return NULL;
 }
 
-const char *fleet_image_wrong(struct str text, struct str *ret_digest)
+/* The same of "oci:...". */
+static const char *image_wrong(struct str text, struct str *ret_digest)
 {
     ptrdiff_t at = str_find(text, STR("@sha256:"));
     if (at < 0)
@@ -119,7 +120,7 @@ const char *fleet_image_wrong(struct str text, struct str *ret_digest)
 static int read_pinned(struct fleet_reader *r, const struct yaml_node *n, struct str s, bool archive, struct fleet_runtime *rt)
 {
     struct str place = s, digest;
-    const char *wrong = archive ? fleet_archive_wrong(s, &place, &digest) : fleet_image_wrong(s, &digest);
+    const char *wrong = archive ? fleet_archive_wrong(s, &place, &digest) : image_wrong(s, &digest);
     if (wrong)
         return fleet_refuse(r, n, "%s %s", fleet_label(r), wrong);
     rt->source = archive ? FLEET_SOURCE_ARCHIVE : FLEET_SOURCE_OCI;

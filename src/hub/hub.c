@@ -144,11 +144,6 @@ struct hub *hub_free(struct hub *h)
     return NULL;
 }
 
-const char *hub_endpoint(const struct hub *h)
-{
-    return h->endpoint;
-}
-
 /* ---- repositories -------------------------------------------------------------------------------------------------------- */
 
 /* As one part of a path: a branch may have a slash in its name. */

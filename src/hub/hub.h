@@ -39,7 +39,6 @@ struct hub_options {
 /* -ENOTSUP with the package's name when libcurl cannot be opened, -ENETDOWN when HF_HUB_OFFLINE is set, -EINVAL for an unusable endpoint. */
 int hub_new(const struct hub_options *o, struct hub **ret, struct err *err) BASE_MUST_USE;
 struct hub *hub_free(struct hub *h);
-const char *hub_endpoint(const struct hub *h);
 
 /* ---- what a repository has ------------------------------------------------------------------------------------------- */
 

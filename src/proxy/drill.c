@@ -54,14 +54,6 @@ bool drill_until(struct drill *d, bool (*is)(void *ctx), void *ctx)
     return run_until(d, 2, is, ctx);
 }
 
-void drill_run_ms(struct drill *d, uint64_t ms)
-{
-    d->expired = false;
-    net_timer_start(d->limit, ms, 0);
-    while (!d->expired)
-        net_loop_run(d->loop);
-}
-
 /* ---- clients ------------------------------------------------------------------------------------------------ */
 
 static void on_head(void *ctx, const struct http_head *head)

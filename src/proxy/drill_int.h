@@ -99,7 +99,6 @@ void drill_poke(struct drill *d);
 bool drill_wait(struct drill *d, const bool *what);
 /* The same for a condition of which nobody tells. */
 bool drill_until(struct drill *d, bool (*is)(void *ctx), void *ctx);
-void drill_run_ms(struct drill *d, uint64_t ms);
 uint64_t drill_now_us(void);
 /* The replicas are as new; the one at `live` has mode good, the others mode. live SIZE_MAX: all have it. */
 int drill_arm(struct drill *d, enum drill_mode mode, size_t live, bool ready, struct err *err) BASE_MUST_USE;

@@ -71,7 +71,7 @@ int unit_podman_check(struct str text, struct unit_version podman, struct err *e
             if (unit_podman_knows(podman, "Container", name))
                 continue;
         }
-        return err_set(err, -ENOTSUP, "line %u: podman %u.%u does not know key '%.60s' of [Container]", n, podman.major, podman.minor, key.len < sizeof name ? name : "...");
+        return err_set(err, -ENOTSUP, "line %u: podman %u.%u does not know key '%.60s' of [Container]: install a newer podman", n, podman.major, podman.minor, key.len < sizeof name ? name : "...");
     }
     return 0;
 }

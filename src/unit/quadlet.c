@@ -113,7 +113,8 @@ int unit_quadlet(const struct unit_input *in, struct buf *out, struct err *err)
     unit_service(in, out);
     buf_addf(out, "TimeoutStartSec=%llu\n", (unsigned long long)((in->start_limit_ms + 999) / 1000));
     unit_install(in, out);
-    return r;
+    /* a unit with a key too many would vanish without a word */
+    return r == 0 && buf_status(out) == 0 ? unit_podman_check(buf_str(out), in->podman, err) : r;
 }
 
 int unit_render_health(const struct unit_input *in, struct buf *out, struct err *err)

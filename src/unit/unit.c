@@ -7,7 +7,8 @@
 
 #include "unit_int.h"
 
-#define OWNER "# berth: fleet="
+#define MARK "# berth: "
+#define OWNER MARK "fleet="
 #define RESTART_MS 2000      /* before the first restart ... */
 #define RESTART_MAX_S 60     /* ... rising to here */
 #define RESTART_STEPS 6
@@ -75,7 +76,7 @@ bool unit_owner_parse(struct str text, struct unit_owner *ret)
         struct unit_owner o;
         if (!str_starts(rest, STR(OWNER)))
             continue;
-        rest = (struct str){rest.ptr + 9, rest.len - 9}; /* from "fleet=" on */
+        rest = (struct str){rest.ptr + strlen(MARK), rest.len - strlen(MARK)};
         if (!take(&rest, "fleet=", &o.fleet) || !take(&rest, "service=", &o.service) || !take(&rest, "digest=", &o.digest))
             return false;
         *ret = o;

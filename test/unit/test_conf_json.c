@@ -54,6 +54,11 @@ static void reads_values(void **state)
     assert_false(json_u64(json_get(root, "f"), &u));
     assert_true(json_f64(json_get(root, "f"), &d) && d == 1.5);
     assert_true(json_bool(json_get(root, "t"), &b) && b);
+    assert_true(str_eq(json_get_str(root, "s", "-"), s));
+    assert_true(str_eq_c(json_get_str(root, "n", "-"), "-") && str_eq_c(json_get_str(root, "none", "-"), "-"));
+    assert_true(json_get_u64(root, "n") == UINT64_MAX && json_get_u64(root, "i") == 0);
+    assert_true(json_get_f64(root, "f") == 1.5 && json_get_f64(root, "s") == 0);
+    assert_true(json_get_bool(root, "t") && !json_get_bool(root, "n"));
     assert_true(json_is_null(json_get(root, "z")));
     json_val a = json_get(root, "a");
     assert_true(json_is_arr(a));

@@ -245,7 +245,7 @@ static void test_podman(void **state)
     struct err err;
     assert_int_equal(unit_podman_check(STR("# c\n[Container]\nImage=x\nExec=a \\\n  Memory=b\n\n[Service]\nAnything=1\n"), v54, &err), 0);
     assert_int_equal(unit_podman_check(STR("[Container]\nImage=x\nMemory=1G\n"), v54, &err), -ENOTSUP);
-    assert_string_equal(err.text, "line 3: podman 5.4 does not know key 'Memory' of [Container]");
+    assert_string_equal(err.text, "line 3: podman 5.4 does not know key 'Memory' of [Container]: install a newer podman");
     assert_int_equal(unit_podman_check(STR("[Container]\nno key\n"), v54, &err), -EBADMSG);
     assert_int_equal(unit_podman_check(STR("Image=x\n"), v54, &err), -EBADMSG);
 }
