@@ -13,17 +13,7 @@ teardown() {
 bring_up() {
 	chmod 755 "$scratch"
 	fleet=$scratch/fleet.yaml
-	read -r port router_port < <(python3 -c '
-import random, socket
-s = []
-while len(s) < 2:
-    x = socket.socket()
-    try:
-        x.bind(("127.0.0.1", random.randrange(20000, 32000)))
-        s.append(x)
-    except OSError:
-        x.close()
-print(*[x.getsockname()[1] for x in s])')
+	read -r port router_port < <(free_ports 2)
 	cat >"$fleet" <<-EOT
 		version: 1
 		name: admin

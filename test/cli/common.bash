@@ -3,6 +3,9 @@
 #
 # Shared by the command-line tests: the program under test, and a state folder of its own for each test.
 
+# shellcheck source=test/aids/ports.bash
+source "${BASH_SOURCE[0]%/*}/../aids/ports.bash"
+
 setup() {
 	BERTH=${BERTH:-$PWD/build/berth}
 	scratch=$(mktemp -d)

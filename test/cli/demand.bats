@@ -18,17 +18,7 @@ teardown() {
 write_fleet() {
 	chmod 755 "$scratch"
 	fleet=$scratch/fleet.yaml
-	read -r port_a port_b alone router_port < <(python3 -c '
-import random, socket
-s = []
-while len(s) < 4:
-    x = socket.socket()
-    try:
-        x.bind(("127.0.0.1", random.randrange(20000, 32000)))
-        s.append(x)
-    except OSError:
-        x.close()
-print(*[x.getsockname()[1] for x in s])')
+	read -r port_a port_b alone router_port < <(free_ports 4)
 	cat >"$fleet" <<-EOT
 		version: 1
 		name: demand

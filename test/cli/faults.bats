@@ -20,16 +20,7 @@ write_fleet() { # more arguments of the engine
 
 setup_file() {
 	# a port that nobody has, for all tests of this file, below those that the kernel gives to connections
-	port=$(python3 -c '
-import random, socket
-while True:
-    try:
-        s = socket.socket()
-        s.bind(("127.0.0.1", random.randrange(20000, 32000)))
-        break
-    except OSError:
-        pass
-print(s.getsockname()[1])')
+	port=$(free_ports 1)
 	export port
 }
 

@@ -13,15 +13,7 @@ aids=$(cd "$(dirname "${BERTH:-build/berth}")/aids" && pwd)
 
 # ports N: N free ports, in ${port[@]}.
 ports() {
-	read -ra port < <(python3 -c '
-import socket, sys
-all = [socket.socket() for _ in range(int(sys.argv[1]))]
-for s in all:
-    s.bind(("127.0.0.1", 0))
-numbers = [s.getsockname()[1] for s in all]
-for s in all:
-    s.close() # before the word is out: who reads it binds them
-print(*numbers)' "$1")
+	read -ra port < <(free_ports "$1")
 }
 
 # write_fleet SERVICE... [endpoints: ...]

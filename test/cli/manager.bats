@@ -18,7 +18,7 @@ wait_for() { # FILE PATTERN
 write_fleet() {
 	fleet=$scratch/fleet.yaml
 	aids=$(cd "$(dirname "$BERTH")/aids" && pwd)
-	port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+	port=$(free_ports 1)
 	cat >"$fleet" <<-EOT
 		version: 1
 		name: managed

@@ -13,17 +13,7 @@ setup() {
 	fleet=$scratch/fleet.yaml
 	chmod 755 "$scratch"
 	cp test/aids/mock_engine.py "$scratch/engine"
-	read -r port_a port_b port < <(python3 -c '
-import random, socket
-s = []
-while len(s) < 3:
-    x = socket.socket()
-    try:
-        x.bind(("127.0.0.1", random.randrange(20000, 32000)))
-        s.append(x)
-    except OSError:
-        x.close()
-print(*[x.getsockname()[1] for x in s])')
+	read -r port_a port_b port < <(free_ports 3)
 	cat >"$fleet" <<-EOT
 		version: 1
 		name: seen

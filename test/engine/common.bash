@@ -4,6 +4,9 @@
 # Shared by the tests with the real engine. One state folder serves them all, so that the runtime is installed once (or copied from $BERTH_TEST_RUNTIME_STATE, a state folder that has it);
 # each test has a fleet name, ports and a run folder of its own, and leaves no process.
 
+# shellcheck source=test/aids/ports.bash
+source "${BASH_SOURCE[0]%/*}/../aids/ports.bash"
+
 setup_file() {
 	export BERTH=${BERTH:-$PWD/build/berth} NO_COLOR=1
 	export BERTH_STATE=${BERTH_TEST_STATE:-$PWD/build/test-state}
@@ -35,21 +38,6 @@ teardown() {
 		kill -9 "$pid" 2>/dev/null || true
 	done
 	rm -rf "$scratch" "${BERTH_STATE:?}/fleets/$name"
-}
-
-# Ports that nobody listens at, below those that the kernel gives to connections.
-free_ports() {
-	python3 -c '
-import random, socket, sys
-s = []
-while len(s) < int(sys.argv[1]):
-    x = socket.socket()
-    try:
-        x.bind(("127.0.0.1", random.randrange(20000, 32000)))
-        s.append(x)
-    except OSError:
-        x.close()
-print(*[x.getsockname()[1] for x in s])' "$1"
 }
 
 # The fleet of most tests: two replicas behind one endpoint. With $endless they generate beyond the context.

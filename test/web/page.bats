@@ -3,6 +3,8 @@
 #
 # The page of the admin listener: what it serves and to whom, and what a browser shows of it.
 
+load ../aids/ports
+
 setup() {
 	BERTH=${BERTH:-$PWD/build/berth}
 	scratch=$(mktemp -d)
@@ -11,17 +13,7 @@ setup() {
 	unset XDG_RUNTIME_DIR
 	fleet=$scratch/fleet.yaml
 	cp test/aids/mock_engine.py "$scratch/engine"
-	read -r port_a port_b port admin < <(python3 -c '
-import random, socket
-s = []
-while len(s) < 4:
-    x = socket.socket()
-    try:
-        x.bind(("127.0.0.1", random.randrange(20000, 32000)))
-        s.append(x)
-    except OSError:
-        x.close()
-print(*[x.getsockname()[1] for x in s])')
+	read -r port_a port_b port admin < <(free_ports 4)
 	cat >"$fleet" <<-EOT
 		version: 1
 		name: seen
