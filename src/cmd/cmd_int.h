@@ -96,6 +96,8 @@ int cmd_on_fleet(const struct cmd *c, const struct cmd_args *a, int (*fn)(const 
 int cmd_on_name(const struct cmd *c, const struct cmd_args *a, int (*fn)(const struct cmd *c, const struct cmd_args *a, const char *name, const struct os_dirs *dirs));
 /* CMD_OK when the fleet has a service of that name; else says so, with the nearest one, and returns CMD_USAGE. */
 int cmd_service(const struct fleet *f, const char *name);
+/* The same of a model. */
+int cmd_model(const struct fleet *f, const char *name);
 #define CMD_OPTION_FILE {'f', "file", "FILE", "fleet file (default ./fleet.yaml)"}
 #define CMD_OPTION_JSON {0, "json", NULL, "print JSON"}
 /* Writes all of text to stdout; CMD_OK, or CMD_FAILED when stdout is closed or full. */

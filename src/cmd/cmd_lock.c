@@ -277,13 +277,11 @@ static int run_lock(const struct cmd *c, int argc, char **argv)
     int code = CMD_OK;
     if (!cmd_parse(c, argc, argv, 0, CMD_WORDS_MAX, &a, &code))
         return code;
-    struct fleet *f = cmd_fleet(c, &a, &code);
+    struct fleet *f = pull_fleet(c, &a, &code);
     if (!f)
         return code;
-    code = pull_check_words(&a, f);
-    if (code == CMD_OK && !f->n_models)
+    if (!f->n_models) {
         code = cmd_failf(CMD_FAILED, "%s declares no models", f->file);
-    if (code != CMD_OK) {
         fleet_free(f);
         return code;
     }

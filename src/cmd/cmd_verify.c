@@ -171,20 +171,17 @@ static int run_verify(const struct cmd *c, int argc, char **argv)
     int code = CMD_OK;
     if (!cmd_parse(c, argc, argv, 0, CMD_WORDS_MAX, &a, &code))
         return code;
-    struct fleet *f = cmd_fleet(c, &a, &code);
+    struct fleet *f = pull_fleet(c, &a, &code);
     if (!f)
         return code;
-    code = pull_check_words(&a, f);
-    if (code == CMD_OK) {
-        code = pull_open(&v.s, f);
-        if (code == CMD_OK && cmd_given(c, &a, "repair"))
-            code = pull_lock(&v.s);
-        if (code == CMD_OK)
-            code = verify_and_print(&v);
-        for (size_t i = 0; v.checks && i < v.n_files; i++)
-            store_check_release(&v.checks[i]);
-        pull_close(&v.s);
-    }
+    code = pull_open(&v.s, f);
+    if (code == CMD_OK && cmd_given(c, &a, "repair"))
+        code = pull_lock(&v.s);
+    if (code == CMD_OK)
+        code = verify_and_print(&v);
+    for (size_t i = 0; v.checks && i < v.n_files; i++)
+        store_check_release(&v.checks[i]);
+    pull_close(&v.s);
     fleet_free(f);
     return code;
 }

@@ -44,8 +44,8 @@ int pull_hub(struct pull_session *s, struct err *err) BASE_MUST_USE;
 int pull_url(const struct pull_session *s, const struct fleet_model *m, const char *revision, const char *file, struct buf *url, struct err *err) BASE_MUST_USE;
 /* True when the model is one of the command's words, or there are none. */
 bool pull_wants(const struct cmd_args *a, const struct fleet_model *m);
-/* CMD_OK when every word of the command is a model of the fleet; else has said which is not. */
-int pull_check_words(const struct cmd_args *a, const struct fleet *f);
+/* As cmd_fleet; every word of the command must be a model of it. */
+struct fleet *pull_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_exit);
 
 /* Fetches the headers of models that are not here, of all services or one, for a plan. An exit code. */
 int pull_headers(const struct fleet *f, const struct fleet_service *only);

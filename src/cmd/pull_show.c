@@ -119,20 +119,14 @@ bool pull_wants(const struct cmd_args *a, const struct fleet_model *m)
     return !a->n_words;
 }
 
-int pull_check_words(const struct cmd_args *a, const struct fleet *f)
+struct fleet *pull_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_exit)
 {
-    for (size_t w = 0; w < a->n_words; w++) {
-        const char *names[1024];
-        size_t n = 0;
-        bool found = false;
-        for (size_t i = 0; i < f->n_models; i++) {
-            found = found || strcmp(f->models[i].name, a->words[w]) == 0;
-            if (n < BASE_COUNT(names))
-                names[n++] = f->models[i].name;
-        }
-        const char *near = found ? NULL : str_nearest(str_of(a->words[w]), names, n);
-        if (!found)
-            return cmd_failf(CMD_USAGE, "%s declares no model '%.60s'%s%s%s", f->file, a->words[w], near ? "; did you mean '" : "", near ? near : "", near ? "'?" : "");
-    }
-    return CMD_OK;
+    int code = CMD_OK;
+    struct fleet *f = cmd_fleet(c, a, ret_exit);
+    for (size_t i = 0; f && i < a->n_words && code == CMD_OK; i++)
+        code = cmd_model(f, a->words[i]);
+    if (code == CMD_OK)
+        return f;
+    *ret_exit = code;
+    return fleet_free(f);
 }

@@ -17,9 +17,9 @@
 
 #include "deploy_int.h"
 
-#define STOP_MS 180000
-#define RELOAD_MS 60000
-#define MEMORY_STEP_MS 500
+#define STOP_MS 180000     /* of a stop, which the unit itself limits to less, and a start, which waits for the process alone */
+#define RELOAD_MS 60000    /* of what systemd does by itself; some generators are slow */
+#define MEMORY_STEP_MS 500 /* between two looks at what is free */
 
 static volatile sig_atomic_t stop_asked;
 

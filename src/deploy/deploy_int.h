@@ -52,7 +52,7 @@ struct deploy {
     size_t n_wanted;
 };
 
-/* The service that an item is about. */
+/* The service that an item is about; NULL for DEPLOY_RETIRE. */
 struct deploy_wanted *deploy_wanted_of(struct deploy *d, const struct deploy_item *item);
 /* What of this host's devices and memory is free at this moment is enough: 0, or -ENOSPC. */
 int deploy_fit(struct deploy *d, struct err *err) BASE_MUST_USE;

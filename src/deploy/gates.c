@@ -2,6 +2,7 @@
  *
  * What must hold before anything is touched. All gates are tried, so that a person sees at once what is to be mended.
  */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -160,6 +161,7 @@ static void service_gates(struct gates *g, const struct deploy_plan *p, const st
     } gates[] = {{"payload", gate_payload}, {"runtime", gate_runtime}, {"unit", gate_unit}};
     struct err why;
     int r;
+    assert(w); /* what is to be done and no retirement is declared */
     for (size_t i = 0; i < BASE_COUNT(gates); i++)
         if ((r = gates[i].gate(g->d, w, &why)) < 0)
             shut(g, r, gates[i].name, w->name, &why);

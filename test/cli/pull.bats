@@ -658,7 +658,7 @@ pull_until() { # BYTES
 	start_hub
 	berth pull n
 	[ "$status" -eq 2 ]
-	[[ $errors == *"declares no model 'n'"* ]]
+	[[ $errors == *"has no model 'n'"* ]]
 	berth lock --retries 0
 	[ "$status" -eq 2 ]
 }
