@@ -63,6 +63,7 @@ throughput() {
 	head -c 2048 /dev/zero >"$scratch/www/2k"
 	head -c 65536 /dev/zero >"$scratch/www/64k"
 	head -c 1048576 /dev/zero >"$scratch/www/1024k"
+	printf ok >"$scratch/www/health" # a backend without it is none
 	start "$other_core" nginx -e stderr -c "$(nginx_conf back "sendfile on; server { listen 127.0.0.1:$p_back; root $scratch/www; open_file_cache max=10; }")"
 	listens "$p_back"
 	proxies "$p_back" "$p_nginx" "$p_haproxy" "$p_berth"
