@@ -62,8 +62,11 @@ class Replica:
         head = (early + await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         length = max([int(f.split(":")[1]) for f in head if f.lower().startswith("content-length:")] or [0])
         body = await reader.readexactly(length)
-        if head[0].startswith("GET"):
+        if head[0].startswith("GET /health "):
             writer.write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{"status":"ok"}')
+            return b""
+        if head[0].startswith("GET"):  # it does not say what it serves
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
             return b""
         asked = json.loads(body)
         meta = asked.get("metadata", {})

@@ -156,7 +156,7 @@ static void test_prices(void **state)
     struct fit_vllm v = {.total_bytes = GIB(31.86), .free_at_init_bytes = GIB(31.29), .kv = "fp8", .max_model_len = 262144, .kv_reserve_bytes = 2000000000, .expert_slot_bytes = 2457600, .prices = prices, .n_prices = 3};
     struct fit_vllm_result r = run(&v);
     assert_false(r.starts);
-    assert_true(says(&r, FIT_REFUSED, "pool", "less than one context of 262144"));
+    assert_true(says(&r, FIT_REFUSED, "pool", "less than one context of 262,144"));
     v.kv = NULL;
     r = run(&v);
     assert_int_equal(r.token_bytes, 0);
@@ -208,7 +208,7 @@ static void test_prefill_chunk_is_read_not_drawn(void **state)
     assert_false(r.kv_measured);
     assert_int_equal(r.kv_bytes, 0);
     assert_int_equal(r.pool_tokens, 0);
-    assert_true(says(&r, FIT_WARNING, "prefill-chunk", "12288"));
+    assert_true(says(&r, FIT_WARNING, "prefill-chunk", "12,288"));
 }
 
 static void test_prefix_blocks(void **state)
