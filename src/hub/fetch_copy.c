@@ -28,6 +28,13 @@ static void give_up(struct hub_way *w, const char *why)
     part_discard(w);
 }
 
+static void set_copying(struct hub_way *w, bool copying)
+{
+    pthread_mutex_lock(&w->fetch->lock);
+    w->copying = copying;
+    pthread_mutex_unlock(&w->fetch->lock);
+}
+
 int copy_begin(struct hub_way *w, struct err *err)
 {
     if (w->copied_once) {
@@ -46,7 +53,8 @@ int copy_begin(struct hub_way *w, struct err *err)
     }
     memset(w->opinion, OPINION_WANTED, w->n_segments);
     w->replaced_from = w->n_segments;
-    w->copying = w->copied_once = true;
+    w->copied_once = true;
+    set_copying(w, true);
     fetch_note(w, EVENT_WARN, "the digest is wrong: every part is fetched a second time to find the damaged one");
     return 0;
 }
@@ -180,7 +188,7 @@ void copy_end(struct hub_way *w)
 {
     struct err err;
     copy_release(w);
-    w->copying = false;
+    set_copying(w, false);
     if (w->known) {
         w->proof = PROOF_GOOD; /* each segment was proven by itself */
     } else if (w->replaced_from == w->n_segments) {

@@ -132,9 +132,11 @@ static void *follow(void *ctx)
 int follow_start(struct hub_way *w, size_t from_segment, struct err *err)
 {
     /* git's digest has no states: it begins anew */
+    pthread_mutex_lock(&w->fetch->lock);
     w->hashed = w->want->git_sha1 ? 0 : from_segment;
     w->stop = false;
     w->proof = PROOF_RUNNING;
+    pthread_mutex_unlock(&w->fetch->lock);
     int r = start_thread(&w->follower, follow, w);
     if (r < 0) {
         w->proof = PROOF_NONE;

@@ -242,7 +242,8 @@ struct hub_way {
     struct err disk;               /* code not 0: the keeper could not write; under lock */
     struct store_manifest m;       /* the follower's while it runs */
     /* second opinions: after a wrong digest, or segments of a repair */
-    bool copying, copied_once;
+    bool copying;                  /* under lock */
+    bool copied_once;
     const struct store_manifest *known; /* of a repair */
     uint8_t *opinion;              /* of each segment: enum in fetch_copy.c */
     uint8_t (*second)[OS_SHA256_BYTES];
