@@ -231,7 +231,7 @@ static int make_ticket(struct proxy_request *r)
         if (peers[e->replicas[i]])
             r->candidates[t->n_candidates++] = &peers[e->replicas[i]]->s;
     t->candidates = r->candidates;
-    see_is(r->proxy->see, r->page, &(struct see_named){.endpoint = e->name, .api = place_dialect_name(id->dialect), .conversation = id->hint ? id->hint : id->n ? id->chain[0] : 0,
+    see_is(r->proxy->see, r->page, &(struct see_named){.endpoint = e->name, .key = r->key, .api = place_dialect_name(id->dialect), .conversation = id->hint ? id->hint : id->n ? id->chain[0] : 0,
                                                 .prompt_tokens = id->dialect == PLACE_OTHER ? 0 : id->tokens, .stream = r->stream});
     return 0;
 }

@@ -133,7 +133,9 @@ struct proxy_request *proxy_join_succeed(struct proxy_request *r)
     r->status = next->status;
     r->sent_ms = next->sent_ms;
     r->paused = next->paused;
+    (void)pthread_mutex_lock(&r->proxy->lock);
     r->page = next->page;
+    (void)pthread_mutex_unlock(&r->proxy->lock);
     see_hand(r->proxy->see, r->page, r);
     next->page = NULL;
     next->x = NULL;

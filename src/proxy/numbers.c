@@ -139,18 +139,44 @@ int proxy_metrics(struct proxy *p, struct buf *out)
     return metrics_text(p->metrics, out);
 }
 
-static const char *phase(const struct proxy_request *r)
+/* What a request's ticket says at one moment: while it waits, any lane may hand it out. */
+struct at_end {
+    bool waiting;
+    enum sched_decision decision;
+    uint64_t waited_ms, predicted;
+    struct sched_replica *replica;
+    struct see_page *page; /* the caller's from here on: who looks at the queue must not write into one that has ended */
+};
+
+static void take_end(struct proxy_request *r, struct at_end *ret)
+{
+    const struct sched_ticket *t = &r->ticket;
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    *ret = (struct at_end){.waiting = t->state == SCHED_WAITING, .decision = t->decision, .waited_ms = sched_waited_ms(t), .predicted = t->predicted, .replica = t->replica, .page = r->page};
+    r->page = NULL;
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+}
+
+bool proxy_request_waits(const struct proxy_request *r)
+{
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    bool waits = r->ticket.state == SCHED_WAITING;
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+    return waits;
+}
+
+static const char *phase(const struct proxy_request *r, bool waiting)
 {
     if (r->content)
         return see_phase_name(SEE_DECODE);
-    if (r->ticket.state == SCHED_WAITING)
+    if (waiting)
         return see_phase_name(SEE_QUEUE);
     return see_phase_name(r->attempts ? SEE_PREFILL : SEE_READ);
 }
 
 void proxy_numbers_cancelled(const struct proxy_request *r)
 {
-    metrics_add(PROXY_M(r->proxy, PROXY_M_CANCELLED, phase(r)), 1);
+    metrics_add(PROXY_M(r->proxy, PROXY_M_CANCELLED, phase(r, proxy_request_waits(r))), 1);
 }
 
 void proxy_numbers_tokens(const struct proxy_request *r, uint64_t n)
@@ -160,7 +186,8 @@ void proxy_numbers_tokens(const struct proxy_request *r, uint64_t n)
     (void)pthread_mutex_unlock(&r->proxy->lock);
 }
 
-static void count_tokens(const struct proxy_request *r, const char *endpoint)
+/* replica: that has it; NULL. */
+static void count_tokens(const struct proxy_request *r, const char *endpoint, struct sched_replica *replica)
 {
     static const char *const kinds[] = {"prompt", "cached", "generated"};
     const uint64_t n[] = {r->usage.prompt_n, r->usage.cached_n, r->usage.predicted_n};
@@ -168,9 +195,9 @@ static void count_tokens(const struct proxy_request *r, const char *endpoint)
         metrics_add(PROXY_M(r->proxy, PROXY_M_TOKENS, endpoint, r->last, kinds[i]), n[i]);
     for (size_t i = 0; i < BASE_COUNT(kinds) && r->usage.known && r->key; i++)
         metrics_add(PROXY_M(r->proxy, PROXY_M_KEY_TOKENS, r->key, kinds[i]), n[i]);
-    if (!r->usage.known || !r->ticket.replica)
+    if (!r->usage.known || !replica)
         return;
-    struct proxy_peer *peer = PROXY_PEER(r->ticket.replica);
+    struct proxy_peer *peer = PROXY_PEER(replica);
     (void)pthread_mutex_lock(&r->proxy->lock);
     peer->prompt_n += r->usage.prompt_n;
     peer->cached_n += r->usage.cached_n;
@@ -180,8 +207,7 @@ static void count_tokens(const struct proxy_request *r, const char *endpoint)
         proxy_numbers_tokens(r, r->usage.predicted_n);
 }
 
-/* The end of its page. */
-static void close_page(struct proxy_request *r, bool left, unsigned status, const char *endpoint)
+static void close_page(const struct proxy_request *r, struct see_page *page, bool left, unsigned status, const char *endpoint)
 {
     struct proxy *p = r->proxy;
     const struct dialect_usage *u = &r->usage;
@@ -189,9 +215,8 @@ static void close_page(struct proxy_request *r, bool left, unsigned status, cons
     const char *outcome = r->cancelled ? "cancelled" : r->cut ? "cut" : left ? "left" : status >= 400 ? "error" : "ok";
     struct see_end end = {.status = status, .outcome = outcome, .counted = u->known, .prompt_n = u->prompt_n, .cached_n = u->cached_n, .predicted_n = u->predicted_n,
                           .prompt_ms = u->prompt_ms, .predicted_ms = u->predicted_ms};
-    if (see_end(p->see, r->page, &end, net_loop_now_ms(r->lane->loop), &regret))
+    if (see_end(p->see, page, &end, net_loop_now_ms(r->lane->loop), &regret))
         metrics_observe(PROXY_M(p, PROXY_M_REGRET, endpoint, r->last), regret / 1000);
-    r->page = NULL;
 }
 
 static void add_text(struct buf *b, const char *key, struct str v)
@@ -220,7 +245,7 @@ static struct str time_text(struct proxy_lane *l)
 }
 
 /* Written straight into the buffer: it is written for every request. */
-static void write_line(struct proxy_request *r, unsigned code)
+static void write_line(struct proxy_request *r, const struct at_end *at, unsigned code)
 {
     struct proxy_lane *l = r->lane;
     struct buf *b = &l->log;
@@ -233,17 +258,17 @@ static void write_line(struct proxy_request *r, unsigned code)
     add_text(b, ",\"path\":", http_target_path(head->target));
     add_text(b, ",\"endpoint\":", r->endpoint ? str_of(r->endpoint->name) : (struct str){0});
     add_text(b, ",\"replica\":", r->last ? str_of(r->last) : (struct str){0});
-    add_text(b, ",\"decision\":", r->last ? str_of(sched_decision_name(r->ticket.decision)) : (struct str){0});
+    add_text(b, ",\"decision\":", r->last ? str_of(sched_decision_name(at->decision)) : (struct str){0});
     add_number(b, ",\"attempts\":", r->attempts);
     add_number(b, ",\"status\":", code);
     buf_add_c(b, r->cut ? ",\"cut\":true" : ",\"cut\":false");
-    add_number(b, ",\"queue_ms\":", sched_waited_ms(&r->ticket));
+    add_number(b, ",\"queue_ms\":", at->waited_ms);
     add_number(b, ",\"first_ms\":", r->content_ms ? r->content_ms - r->since_ms : 0);
     add_number(b, ",\"ms\":", net_loop_now_ms(l->loop) - r->since_ms);
     if (r->usage.known) {
         add_number(b, ",\"prompt_tokens\":", r->usage.prompt_n);
         add_number(b, ",\"cached_tokens\":", r->usage.cached_n);
-        add_number(b, ",\"expected_cached_tokens\":", r->ticket.predicted);
+        add_number(b, ",\"expected_cached_tokens\":", at->predicted);
         add_number(b, ",\"generated_tokens\":", r->usage.predicted_n);
     }
     buf_add(b, "}\n", 2);
@@ -267,7 +292,9 @@ void proxy_numbers_done(struct proxy_request *r, bool completed)
     struct proxy *p = r->proxy;
     const char *endpoint = r->endpoint ? r->endpoint->name : "", *replica = r->last ? r->last : "";
     char code[12];
+    struct at_end at;
     bool left = !completed && !r->cut;
+    take_end(r, &at);
     /* 499: the client left before there was an answer, in the words of other servers' logs */
     unsigned status = r->status ? r->status : 499;
     snprintf(code, sizeof code, "%u", status);
@@ -280,12 +307,12 @@ void proxy_numbers_done(struct proxy_request *r, bool completed)
     if (r->cut && !r->cancelled)
         metrics_add(PROXY_M(p, PROXY_M_CUT, replica), 1);
     else if (left && !r->cancelled)
-        metrics_add(PROXY_M(p, PROXY_M_CANCELLED, phase(r)), 1);
+        metrics_add(PROXY_M(p, PROXY_M_CANCELLED, phase(r, at.waiting)), 1);
     else if (r->passing && completed)
         metrics_observe(PROXY_M(p, PROXY_M_DURATION, endpoint, replica), (double)(net_loop_now_ms(r->lane->loop) - r->since_ms) / 1000);
     if (r->last)
-        count_tokens(r, endpoint);
-    close_page(r, left, status, endpoint);
+        count_tokens(r, endpoint, at.replica);
+    close_page(r, at.page, left, status, endpoint);
     if (p->on_log)
-        write_line(r, status);
+        write_line(r, &at, status);
 }

@@ -299,7 +299,7 @@ struct proxy_request {
     struct proxy_use *use;       /* counts it; NULL */
     unsigned retry_s;            /* when a client that asks too much may come again */
     uint64_t number, since_ms;
-    struct see_page *page;       /* NULL: unseen */
+    struct see_page *page;       /* changes under the lock, while it may be in the queue; NULL: unseen */
     struct buf body;
     size_t counted;              /* of body, in proxy->bodies */
     bool form;                   /* the body is multipart/form-data, and its model as it is, not quoted */
@@ -452,6 +452,8 @@ extern const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT];
 
 /* Its replica has sent n tokens of an answer. */
 void proxy_numbers_tokens(const struct proxy_request *r, uint64_t n);
+/* Whether it is in the queue. */
+bool proxy_request_waits(const struct proxy_request *r);
 /* It is cancelled by who runs the router. */
 void proxy_numbers_cancelled(const struct proxy_request *r);
 /* At its end. */

@@ -90,7 +90,7 @@ void proxy_request_cancel(struct proxy_request *r)
     struct proxy_lane *lane = r->lane;
     r->cancelled = true;
     proxy_numbers_cancelled(r);
-    if (r->status && !r->call && r->ticket.state != SCHED_WAITING) { /* all of its answer is on the way to a slow client */
+    if (r->status && !r->call && !proxy_request_waits(r)) { /* all of its answer is on the way to a slow client */
         httpio_abort(r->x);
         return;
     }

@@ -97,6 +97,8 @@ wait_for() {
 	[ "$(code "$url/health")" = 200 ]
 	[ "$(code "$url/v1/models")" = 401 ]
 	[ "$(code "$url/v1/models" -H "Authorization: Bearer $key")" = 200 ]
+	# who runs the router sees whose request it was
+	[ "$(curl -sS --max-time 20 --unix-socket "$BERTH_RUN/keys/control.sock" http://berth/requests | jq -r '[.recent[] | select(.status == 200) | .key] | unique | join(" ")')" = alice ]
 	[ "$(curl -sS --max-time 20 "$url/v1/messages" -d '{"model":"a"}' | jq -r '.type + " " + .error.type')" = "error authentication_error" ]
 	curl -sS --max-time 20 -o /dev/null -D - "$url/v1/chat/completions" -d '{"model":"a"}' | grep -qi '^www-authenticate: bearer'
 	# nobody has it in a log, its name is there
