@@ -218,6 +218,7 @@ static int on_body(void *ctx, struct str data)
 
     assert(c->magic == HTTPIO_MAGIC_CONN);
     x->expect = false; /* the client did not wait */
+    c->body_bytes += data.len;
     if (x->active && !x->ended) {
         if (s->ops.on_body)
             s->ops.on_body(s->ctx, x, data);
@@ -455,7 +456,8 @@ void httpio_conn_update(struct httpio_conn *c)
 
         if (phase != c->phase) {
             c->phase = phase;
-            c->since = now_ms(c);
+            c->since = c->body_since = now_ms(c);
+            c->body_bytes = 0;
             httpio_server_idle(c, phase == PHASE_IDLE);
             httpio_sweep_want(&c->server->sweep, httpio_conn_due(c, c->since));
         }
@@ -480,6 +482,18 @@ static bool unread(const struct httpio_conn *c)
     return c->state == CONN_OPEN && !c->reading && c->x.active && !c->x.ended;
 }
 
+/* A body may neither stop nor come so slowly that it never ends. */
+static uint64_t body_due(const struct httpio_conn *c)
+{
+    const struct httpio_limits *l = &c->server->limits;
+    uint64_t stall = limit_at(c->since, l->body_stall_ms), pace = limit_at(c->body_since, l->body_stall_ms);
+
+    if (l->body_pace == 0)
+        return stall;
+    pace = httpio_later(pace, c->body_bytes * 1000 / l->body_pace);
+    return stall < pace ? stall : pace;
+}
+
 static uint64_t read_due(const struct httpio_conn *c, uint64_t now)
 {
     const struct httpio_limits *l = &c->server->limits;
@@ -494,7 +508,7 @@ static uint64_t read_due(const struct httpio_conn *c, uint64_t now)
     case PHASE_HEAD:
         return limit_at(c->since, l->head_ms);
     case PHASE_BODY:
-        return limit_at(c->since, l->body_stall_ms);
+        return body_due(c);
     case PHASE_DROP:
         return httpio_later(c->since, HTTPIO_LINGER_MS);
     case PHASE_BUSY:
@@ -549,7 +563,7 @@ void httpio_conn_expire(struct httpio_conn *c, uint64_t now)
         refuse(c, 408, "timeout_error", "the request's head did not arrive in time");
     } else if (c->state == CONN_OPEN && c->phase == PHASE_BODY) {
         httpio_server_add_count(c->server, HTTPIO_BODY_LATE);
-        refuse(c, 408, "timeout_error", "the request's body stopped arriving");
+        refuse(c, 408, "timeout_error", "the request's body stopped arriving, or came too slowly");
     } else {
         if (c->idle)
             httpio_server_add_count(c->server, HTTPIO_IDLE_OVER);

@@ -46,7 +46,8 @@ void httpio_read(struct httpio_exchange *x, bool on)
         return;
     x->paused = !on;
     if (on) {
-        c->since = net_loop_now_ms(c->server->loop);
+        c->since = c->body_since = net_loop_now_ms(c->server->loop);
+        c->body_bytes = 0;
         httpio_sweep_want(&c->server->sweep, httpio_conn_due(c, c->since));
         if (!c->feeding)
             httpio_conn_continue(c);

@@ -16,13 +16,14 @@ struct httpio_limits {
     uint64_t head_ms;         /* first byte of a head to its end, and of a connection's TLS handshake: 10 s */
     uint64_t idle_ms;         /* a kept-alive connection without a request: 60 s */
     uint64_t body_stall_ms;   /* no byte of a body that is being read: 60 s */
+    uint64_t body_pace;       /* bytes a second that a body must bring on the whole, from its first body_stall_ms on: 512. Who sends a byte now and then would hold a connection for ever. 0: any */
     uint64_t write_stall_ms;  /* no progress of what is being sent: 60 s */
     size_t connections;       /* open at once: 4096, or as many as half of the process's descriptors serve. At the limit the one that has waited longest for a request, for a second at least, makes room; without such a one more are answered 503 and closed */
     unsigned servers;         /* that share the process's descriptors: 1 */
     size_t send_high_bytes;   /* queued bytes above which httpio_send asks the owner to wait: 256 KiB */
 };
 #define HTTPIO_LIMITS_DEFAULT \
-    ((struct httpio_limits){.head_ms = 10000, .idle_ms = 60000, .body_stall_ms = 60000, .write_stall_ms = 60000, .connections = 4096, .servers = 1, .send_high_bytes = 262144})
+    ((struct httpio_limits){.head_ms = 10000, .idle_ms = 60000, .body_stall_ms = 60000, .body_pace = 512, .write_stall_ms = 60000, .connections = 4096, .servers = 1, .send_high_bytes = 262144})
 
 /* What limits have done to connections, and how many there were. */
 enum httpio_event {

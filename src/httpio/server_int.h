@@ -79,6 +79,7 @@ struct httpio_conn {
     struct net_stream *stream;
     struct http_parser *parser;
     uint64_t since;       /* when the phase began, or its last body byte came */
+    uint64_t body_since, body_bytes; /* when reading of the body began, and what came of it since */
     uint64_t write_since; /* when the queue last moved; 0: it is empty */
     uint64_t given, write_seen; /* bytes handed to net; of these gone when last looked at */
     size_t dropped;

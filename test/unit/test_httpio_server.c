@@ -882,6 +882,38 @@ static void body_stalls(void **state)
     site_close(&t);
 }
 
+/* A body that never stands still and never ends: what it must bring grows with the time. One that is fast enough may take long. */
+static void body_drips(void **state)
+{
+    (void)state;
+    struct httpio_limits l = short_limits();
+    struct site t;
+    struct raw r;
+
+    l.body_stall_ms = 500;
+    l.body_pace = 200;
+    site_open_limits(&t, &l);
+    raw_connect(&r, &t.w, &t.addr);
+    raw_send(&r, "POST /wait HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\n");
+    for (int i = 0; i < 200 && !r.ended; i++) { /* 50 a second at most */
+        raw_send(&r, "a");
+        world_nap(&t.w, 20);
+    }
+    WAIT(&t.w, r.ended);
+    assert_error(&r, "408", "timeout_error");
+    raw_close(&r, false);
+
+    raw_connect(&r, &t.w, &t.addr);
+    raw_send(&r, "POST /hello HTTP/1.1\r\nHost: h\r\nContent-Length: 500\r\n\r\n");
+    for (int i = 0; i < 50; i++) { /* 500 a second, for a second */
+        raw_send(&r, "aaaaaaaaaa");
+        world_nap(&t.w, 20);
+    }
+    WAIT(&t.w, raw_has(&r, "hello"));
+    raw_close(&r, false);
+    site_close(&t);
+}
+
 static void writing_stalls(void **state)
 {
     (void)state;
@@ -1430,6 +1462,7 @@ int main(void)
         cmocka_unit_test(slow_head),
         cmocka_unit_test(idle_connections),
         cmocka_unit_test(body_stalls),
+        cmocka_unit_test(body_drips),
         cmocka_unit_test(writing_stalls),
         cmocka_unit_test(too_many),
         cmocka_unit_test(idle_ones_make_room),
