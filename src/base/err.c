@@ -53,7 +53,8 @@ static void join(struct err *err, const char *first, const char *second)
     memcpy(err->text, line, strlen(line) + 1);
 }
 
-int err_set(struct err *err, int code, const char *fmt, ...)
+/* Names in parentheses: tools/analyze.h has macros of the same names. */
+int (err_set)(struct err *err, int code, const char *fmt, ...)
 {
     assert(code < 0);
     if (err) {
@@ -66,7 +67,7 @@ int err_set(struct err *err, int code, const char *fmt, ...)
     return code;
 }
 
-int err_sys(struct err *err, int code, const char *fmt, ...)
+int (err_sys)(struct err *err, int code, const char *fmt, ...)
 {
     assert(code < 0);
     if (err) {
@@ -98,7 +99,7 @@ int err_prefix(struct err *err, const char *fmt, ...)
     return err->code;
 }
 
-int err_nomem(struct err *err)
+int (err_nomem)(struct err *err)
 {
     return err_set(err, -ENOMEM, "out of memory");
 }

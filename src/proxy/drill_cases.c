@@ -371,7 +371,7 @@ static enum drill_verdict fill(struct drill *d, struct drill_client *held, size_
 /* One waits for a slot and leaves: no replica ever hears of it. */
 static enum drill_verdict leaves_the_queue(struct drill *d, const struct drill_case *k, size_t live)
 {
-    struct drill_client held[64];
+    struct drill_client held[64] = {{.call = NULL}};
     struct crowd crowd = {.d = d};
     struct err err;
     (void)live;

@@ -31,12 +31,13 @@ struct used {
 
 static int use_path(struct used *u, struct str path, struct err *err)
 {
-    const char **list = arena_grow(u->arena, u->paths, u->n + 1, &u->cap, sizeof *list);
+    const char *kept = arena_dup(u->arena, path);
+    const char **list = kept ? arena_grow(u->arena, u->paths, u->n + 1, &u->cap, sizeof *list) : NULL;
     if (!list)
         return err_nomem(err);
     u->paths = list;
-    list[u->n] = arena_dup(u->arena, path);
-    return list[u->n++] ? 0 : err_nomem(err);
+    list[u->n++] = kept;
+    return 0;
 }
 
 static int use_file(void *ctx, const char *role, const char *file, struct err *err)

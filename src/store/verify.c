@@ -311,7 +311,7 @@ static int list_damage(struct proof *p)
         return 0;
     c->verdict = STORE_DAMAGED;
     c->located = true;
-    c->segments = malloc((n + 1) * sizeof *c->segments);
+    c->segments = calloc(n + 1, sizeof *c->segments);
     if (!c->segments)
         return err_nomem(&c->why);
     for (size_t i = 0; i < p->n_segments; i++)

@@ -39,7 +39,7 @@ static void put_service(struct json_out *o, struct up *u, const struct fleet_ser
     bool alive = i && i->pid > 0;
     json_out_obj(o, NULL);
     json_out_cstr(o, "name", s->name);
-    bool idle = us && up_demand_idle(us) && (i->state == RUN_ABSENT || i->state == RUN_FAILED);
+    bool idle = i && up_demand_idle(us) && (i->state == RUN_ABSENT || i->state == RUN_FAILED);
     json_out_cstr(o, "state", idle ? "idle" : i ? run_state_text(i->state) : absent);
     json_out_bool(o, "on_demand", s->start == FLEET_ON_DEMAND);
     json_out_bool(o, "drained", us && us->drained);
