@@ -39,12 +39,14 @@
 #define SHAPE_MAX ((size_t)1 << 20)
 
 static const char help[] =
-    "usage: fitmodels [options] [NAME...]\n"
+    "usage: fitmodels --out DIR [options] [NAME...]\n"
+    "       fitmodels --list\n"
     "\n"
-    "Writes hollow models from shape files; all of them without a NAME.\n"
+    "Writes hollow models from shape files; all of them without a NAME: hundreds of\n"
+    "GiB by their length, so the folder must be named.\n"
     "\n"
     "  --list           prints the names\n"
-    "  --out DIR        default .\n"
+    "  --out DIR        where to write, a folder that exists\n"
     "  --shapes DIR     default test/fit/models\n"
     "  --fixtures DIR   files of test-llama-archs; without it shapes that need one\n"
     "                   are left out\n"
@@ -776,7 +778,7 @@ static int is_shape(const struct dirent *e)
 int main(int argc, char **argv)
 {
     static const struct option longs[] = {{"list", no_argument, NULL, 'l'}, {"out", required_argument, NULL, 'o'}, {"shapes", required_argument, NULL, 's'}, {"fixtures", required_argument, NULL, 'f'}, {"help", no_argument, NULL, 'h'}, {0}};
-    struct options o = {.out = ".", .shapes = "test/fit/models"};
+    struct options o = {.shapes = "test/fit/models"};
     for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
         switch (c) {
         case 'l':
@@ -798,6 +800,10 @@ int main(int argc, char **argv)
             fputs("fitmodels: 'fitmodels --help' shows how it is used\n", stderr);
             return 2;
         }
+    }
+    if (!o.out && !o.list) {
+        fputs("fitmodels: name the folder to write into: --out DIR\n", stderr);
+        return 2;
     }
     struct dirent **all = NULL;
     const int n_all = scandir(o.shapes, &all, is_shape, alphasort);
