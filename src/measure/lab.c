@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <netinet/in.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -26,6 +27,7 @@
 #define PORT_TRIES 8
 #define LIST_DEVICES_MS 60000
 #define ARGS_MEMORY_MAX ((size_t)4 << 20)
+#define FOLDER_FORM "measure"
 
 /* ---- one child ----------------------------------------------------------------------------------------------------------------------- */
 
@@ -111,6 +113,40 @@ static void remove_folder(const char *parent, char *path)
     *path = '\0';
 }
 
+/* What a killed measurement left. With the folder locked alone, nobody measures there. */
+static void sweep(int dir)
+{
+    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *d = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!d) {
+        os_closep(&fd);
+        return;
+    }
+    for (const struct dirent *e; (e = readdir(d));)
+        if (str_starts(str_of(e->d_name), STR(FOLDER_FORM "-")))
+            base_ignore(os_remove_tree(dir, e->d_name, NULL));
+    closedir(d);
+}
+
+static int lock_folder(struct measure_bench *b, struct err *err)
+{
+    int r;
+    b->lock = os_open_dir(b->lab->folder, err);
+    if (b->lock < 0)
+        return b->lock;
+    if (flock(b->lock, LOCK_EX | LOCK_NB) == 0)
+        sweep(b->lock);
+    do
+        r = flock(b->lock, LOCK_SH);
+    while (r < 0 && errno == EINTR && !os_interrupted());
+    return r < 0 ? err_sys(err, -errno, "cannot lock folder '%s'", b->lab->folder) : 0;
+}
+
+static int interrupted(struct err *err)
+{
+    return os_interrupted() ? err_set(err, -EINTR, "interrupted") : 0;
+}
+
 static bool is_program(const char *root, const char *path)
 {
     char full[MEASURE_PATH_MAX * 2];
@@ -176,11 +212,12 @@ static int ask_devices(struct measure_bench *b, const struct fit_input *in, bool
     uint64_t end = clk_system.mono_us(clk_system.ctx) / 1000 + LIST_DEVICES_MS;
     while (code == 0) {
         uint64_t at = clk_system.mono_us(clk_system.ctx) / 1000;
-        struct pollfd p = {.fd = c.out, .events = POLLIN};
-        int n = at < end ? poll(&p, 1, (int)(end - at)) : 0;
-        if (n == 0)
+        struct pollfd p[] = {{.fd = c.out, .events = POLLIN}, {.fd = os_interrupt_fd(), .events = POLLIN}};
+        int n = at < end ? poll(p, BASE_COUNT(p), (int)(end - at)) : 0;
+        code = interrupted(err);
+        if (n == 0 && code == 0)
             code = err_set(err, -ETIMEDOUT, "the engine does not list its devices");
-        else if (n > 0) {
+        else if (n > 0 && p[0].revents) {
             char *room = buf_room(&out, 65536);
             ssize_t got = room ? read(c.out, room, 65536) : -1;
             if (got <= 0)
@@ -198,14 +235,19 @@ static int ask_devices(struct measure_bench *b, const struct fit_input *in, bool
 int bench_open(struct measure_bench *b, const struct measure_lab *lab, const struct fit_input *in, struct err *err)
 {
     bool real = true;
-    *b = (struct measure_bench){.lab = lab};
+    *b = (struct measure_bench){.lab = lab, .lock = -1};
     if (strcmp(lab->runtime->engine, "llama.cpp") != 0)
         return err_set(err, -ENOTSUP, "engine '%s' cannot be asked what it would allocate: only llama.cpp can", lab->runtime->engine);
     int r = store_confine_probe(lab->store, lab->runtime, &b->confine, err);
+    if (r < 0)
+        return r;
+    os_interrupt_begin();
+    b->begun = true;
+    r = lock_folder(b, err);
     if (r == 0)
-        r = make_folder(b->folder, lab->folder, "measure", err);
+        r = make_folder(b->folder, lab->folder, FOLDER_FORM, err);
     if (r == 0)
-        r = make_folder(b->work, lab->folder, "measure-work", err);
+        r = make_folder(b->work, lab->folder, FOLDER_FORM "-work", err);
     if (r == 0 && in->n_devices)
         r = ask_devices(b, in, &real, err);
     b->emulated = !real;
@@ -218,8 +260,13 @@ int bench_open(struct measure_bench *b, const struct measure_lab *lab, const str
 
 void bench_close(struct measure_bench *b)
 {
+    if (!b->begun)
+        return;
     remove_folder(b->lab->folder, b->folder);
     remove_folder(b->lab->folder, b->work);
+    os_closep(&b->lock);
+    b->begun = false;
+    os_interrupt_end();
 }
 
 /* ---- workers ------------------------------------------------------------------------------------------------------------------------------ */
@@ -263,6 +310,9 @@ static int await_listen(struct child *c, uint16_t port, struct err *err)
             return err_set(err, -EADDRINUSE, "ggml-rpc-server ended before it listened");
         if (clk_system.mono_us(clk_system.ctx) / 1000 > end)
             return err_set(err, -ETIMEDOUT, "ggml-rpc-server does not listen");
+        int r = interrupted(err);
+        if (r < 0)
+            return r;
     }
     return 0;
 }
@@ -336,12 +386,17 @@ static int listen_to(struct child *server, struct workers *w, struct measure_rea
     base_autobuf struct buf b = BUF_INIT(LINE_MAX_BYTES);
     uint64_t end = clk_system.mono_us(clk_system.ctx) / 1000 + timeout_ms;
     while (!m->done) {
-        struct pollfd fds[FIT_DEVICES_MAX + 1] = {{.fd = server->out, .events = POLLIN}};
+        struct pollfd fds[FIT_DEVICES_MAX + 2] = {{.fd = server->out, .events = POLLIN}};
         for (size_t d = 0; d < w->n; d++)
             fds[d + 1] = (struct pollfd){.fd = w->list[d].out, .events = POLLIN};
+        fds[w->n + 1] = (struct pollfd){.fd = os_interrupt_fd(), .events = POLLIN};
         uint64_t at = clk_system.mono_us(clk_system.ctx) / 1000;
-        int n = at < end ? poll(fds, w->n + 1, (int)(end - at > INT32_MAX ? INT32_MAX : end - at)) : 0;
-        if (n < 0 && errno == EINTR)
+        int n = at < end ? poll(fds, w->n + 2, (int)(end - at > INT32_MAX ? INT32_MAX : end - at)) : 0;
+        const int failed = n < 0 ? errno : 0;
+        int r = interrupted(err);
+        if (r < 0)
+            return r;
+        if (failed == EINTR)
             continue;
         if (n <= 0)
             return err_set(err, -ETIMEDOUT, "the engine did not finish measuring within %llu s", (unsigned long long)timeout_ms / 1000);

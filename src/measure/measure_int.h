@@ -53,6 +53,8 @@ struct measure_bench {
     struct store_runtime worker;   /* the runtime with ggml-rpc-server as its program; program NULL: none is needed. Borrows but for program */
     char worker_program[MEASURE_PATH_MAX];
     bool emulated;
+    bool begun;                    /* signals wait until the folders are gone */
+    int lock;                      /* shared, on the lab's folder: its folders are in use */
 };
 int bench_open(struct measure_bench *b, const struct measure_lab *lab, const struct fit_input *in, struct err *err) BASE_MUST_USE;
 void bench_close(struct measure_bench *b);
