@@ -54,6 +54,15 @@ static int keep(struct init_finds *f, const char *path, const char *place, const
     return 0;
 }
 
+/* A fleet file can hold it: UTF-8 without control characters. */
+static bool can_be_written(const char *path)
+{
+    for (const char *p = path; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127 || (*p == '\xc2' && (unsigned char)p[1] < 0xa0))
+            return false;
+    return str_is_utf8(str_of(path));
+}
+
 /* path is absolute. */
 static int look_at(struct init_finds *f, const char *path, const char *place, const char *label, struct err *err)
 {
@@ -65,7 +74,7 @@ static int look_at(struct init_finds *f, const char *path, const char *place, co
         f->n_more++;
         return 0;
     }
-    int r = check_model_load(path, false, &m, &why);
+    int r = can_be_written(path) ? check_model_load(path, false, &m, &why) : -EINVAL;
     if (r == -ENOMEM)
         return err_nomem(err);
     if (r < 0) {
@@ -128,11 +137,21 @@ int init_find_path(struct init_finds *f, const char *path, struct err *err)
     buf_addf(&named, "%s/%s", strcmp(folder, "/") == 0 ? "" : folder, slash ? slash + 1 : path);
     if (buf_status(&named) < 0)
         return err_nomem(err);
+    base_autobuf struct buf shown = BUF_INIT(PATH_BYTES);
+    buf_add_printable(&shown, str_of(path), 300);
+    if (!can_be_written(named.ptr))
+        return err_set(err, -EINVAL, "'%s': no fleet file can hold this path: it must be UTF-8 without control characters; rename it", shown.ptr ? shown.ptr : "");
     struct model *m = NULL;
     int r = check_model_load(named.ptr, false, &m, err);
     if (r < 0)
         return err_prefix(err, "'%s'", path);
+    /* a projector goes with the model beside it */
+    if (m->role != MODEL_PROJECTOR && (m->role != MODEL_TARGET || !m->logits || !m->causal || !m->known))
+        r = err_set(err, -ENOTSUP, "'%s' cannot be served by itself: %s; name a model that generates text", path,
+                    m->role != MODEL_TARGET ? "it is a drafter" : m->known ? "it generates no text" : "its architecture is unknown here");
     model_free(m);
+    if (r < 0)
+        return r;
     r = look_at(f, named.ptr, NULL, NULL, err);
     for (size_t i = 0; r == 0 && i < f->n; i++)
         if (strcmp(f->models[i].path, named.ptr) == 0)
@@ -162,7 +181,7 @@ static int visit_manifest(void *ctx, const struct os_entry *e, struct err *err)
         if (!json_str(json_get(json_at(layers, i), "mediaType"), &type) || !str_eq_c(type, "application/vnd.ollama.image.model") || !json_str(json_get(json_at(layers, i), "digest"), &digest))
             continue;
         struct str rest = digest, kind = str_split(&rest, ':');
-        if (!rest.ptr || !os_name_valid(rest))
+        if (!rest.ptr || !os_name_valid(kind) || !os_name_valid(rest))
             continue;
         buf_clear(&path);
         buf_addf(&path, "%s/blobs/" STR_FMT "-" STR_FMT, o->root, STR_ARG(kind), STR_ARG(rest));

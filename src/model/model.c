@@ -35,6 +35,10 @@ static int read_general(struct model_load *l, const struct gguf *g)
 
     if (arch.len == 0)
         return err_set(l->err, -EBADMSG, "key 'general.architecture' is missing: this is no model");
+    /* it goes into messages and comments as it is */
+    for (size_t i = 0; i < arch.len; i++)
+        if (arch.ptr[i] <= ' ' || arch.ptr[i] > '~')
+            return err_set(l->err, -EBADMSG, "key 'general.architecture' holds the byte 0x%02x: this is no name that an engine knows", (unsigned char)arch.ptr[i]);
     if (!gguf_str(gguf_find(g, "general.name"), &name))
         name = (struct str){0};
     if (!gguf_str(gguf_find(g, "tokenizer.ggml.model"), &tokenizer))

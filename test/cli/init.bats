@@ -193,3 +193,46 @@ machine() {
 	[[ $errors == *"does not fit here"* ]]
 	[ ! -e "$scratch/work/fleet.yaml" ]
 }
+
+@test "names and headers from outside: what no fleet file can hold is refused or passed over, and cannot write into it" {
+	home
+	mkdir -p "$scratch/m"
+	cp "$tiny" "$scratch/m/fine.gguf"
+	cp assets/tiny/berth-tiny-f16.gguf "$scratch/m/"$'two\nlines.gguf'
+	cp assets/tiny/berth-tiny-f16.gguf "$scratch/m/"$'not\xffutf8.gguf'
+	python3 - "$scratch/m/evil.gguf" <<-'EOT'
+		import struct, sys
+		def s(b): return struct.pack('<Q', len(b)) + b
+		def u32(k, v): return s(k) + struct.pack('<II', 4, v)
+		arch = b'bad\n  evil: {source: "file:/", weights: x}\n  # '
+		kvs = [s(b'general.architecture') + struct.pack('<I', 8) + s(arch)]
+		kvs += [u32(arch + k, v) for k, v in ((b'.block_count', 1), (b'.context_length', 64), (b'.embedding_length', 32), (b'.attention.head_count', 1))]
+		h = b'GGUF' + struct.pack('<IQQ', 3, 1, len(kvs)) + b''.join(kvs)
+		h += s(b'token_embd.weight') + struct.pack('<IQQIQ', 2, 32, 8, 0, 0)
+		open(sys.argv[1], 'wb').write(h + b'\0' * (-len(h) % 32) + b'\0' * 1024)
+	EOT
+	init "$scratch/m"
+	[ "$status" -eq 0 ]
+	grep -qF 'weights: "fine.gguf"' "$scratch/work/fleet.yaml"
+	[ "$(grep -cE 'evil|lines|utf8' "$scratch/work/fleet.yaml")" -eq 0 ]
+	sound
+	init --force "$scratch/m/evil.gguf"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"key 'general.architecture' holds the byte 0x0a: this is no name that an engine knows" ]]
+	init --force "$scratch/m/"$'two\nlines.gguf'
+	[ "$status" -eq 1 ]
+	[[ $errors == "berth init: '"*"two\\x0alines.gguf': no fleet file can hold this path: it must be UTF-8 without control characters; rename it" ]]
+	init --force "$scratch/m/"$'not\xffutf8.gguf'
+	[ "$status" -eq 1 ]
+	[[ $errors == *"no fleet file can hold this path"* ]]
+}
+
+@test "a file that generates no text is refused by what it is" {
+	home
+	mkdir -p "$scratch/m"
+	"${BERTH%/*}/aids/fitmodels" --out "$scratch/m" drafter-dflash >/dev/null
+	init "$scratch/m/drafter-dflash.gguf"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"drafter-dflash.gguf' cannot be served by itself: it is a drafter; name a model that generates text" ]]
+	[ ! -e "$scratch/work/fleet.yaml" ]
+}
