@@ -8,10 +8,12 @@
 #include <conf/conf.h>
 #include <engine/engine.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define PRINT_MAX (256u << 20) /* of one result: the tensors of a large split set, as JSON, have some tens of MB */
@@ -78,6 +80,44 @@ int cmd_print(struct str text)
         return cmd_failf(CMD_FAILED, "cannot write the result: %s", strerror(errno));
     }
     return CMD_OK;
+}
+
+/* The folder of a path, opened; *ret_name is what stands behind it. */
+static int open_folder_of(const char *path, const char **ret_name, struct err *err)
+{
+    const char *slash = strrchr(path, '/');
+    base_autofree char *folder = slash ? str_dup((struct str){path, (size_t)(slash - path) + 1}) : str_dup(STR("."));
+    *ret_name = slash ? slash + 1 : path;
+    return folder ? os_open_dir(folder, err) : err_nomem(err);
+}
+
+static int write_new(const char *path, struct str text, bool must_be_new, struct err *err)
+{
+    os_autoclose int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY | (must_be_new ? O_CREAT | O_EXCL : 0), 0644);
+    if (fd < 0)
+        return err_sys(err, -errno, "cannot write '%s'", path);
+    int r = os_write_all(fd, text.ptr, text.len, err);
+    if (r < 0 && must_be_new)
+        (void)unlink(path);
+    return r;
+}
+
+int cmd_write_file(const char *path, struct str text, bool replace, struct err *err)
+{
+    struct stat st;
+    if (!replace || lstat(path, &st) < 0)
+        return write_new(path, text, true, err);
+    /* the names of open descriptors are not to be replaced either */
+    bool direct = stat(path, &st) == 0 && (!S_ISREG(st.st_mode) || str_starts(str_of(path), STR("/dev/")) || str_starts(str_of(path), STR("/proc/")));
+    if (direct)
+        return write_new(path, text, false, err);
+    /* a link stays: what it leads to is replaced */
+    base_autofree char *whole = realpath(path, NULL);
+    if (!whole)
+        return err_sys(err, -errno, "cannot write '%s'", path);
+    const char *name;
+    os_autoclose int dir = open_folder_of(whole, &name, err);
+    return dir < 0 ? dir : os_write_atomic(dir, name, text.ptr, text.len, st.st_mode & 0777, err);
 }
 
 int cmd_print_json(struct json_out *o)

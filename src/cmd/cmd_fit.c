@@ -59,10 +59,7 @@ static int write_picture(const struct fit_view *v, const char *path)
     fit_svg(v, &text);
     if (buf_status(&text) < 0)
         return cmd_failf(CMD_FAILED, "out of memory");
-    os_autoclose int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (fd < 0)
-        return cmd_failf(CMD_FAILED, "cannot write '%s': %s", path, strerror(errno));
-    return os_write_all(fd, text.ptr, text.len, &err) < 0 ? cmd_fail(CMD_FAILED, &err) : CMD_OK;
+    return cmd_write_file(path, buf_str(&text), true, &err) < 0 ? cmd_fail(CMD_FAILED, &err) : CMD_OK;
 }
 
 int fit_print_json(struct json_out *o)

@@ -282,13 +282,10 @@ static const char *fleet_name(struct init *in)
 static int write_file(const struct init *in, const char *path, const struct buf *text)
 {
     struct err err;
-    int flags = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (cmd_given(in->c, in->a, "force") ? O_TRUNC : O_EXCL);
-    os_autoclose int fd = open(path, flags, 0644);
-    if (fd < 0 && errno == EEXIST)
+    int r = cmd_write_file(path, buf_str(text), cmd_given(in->c, in->a, "force"), &err);
+    if (r == -EEXIST)
         return cmd_failf(CMD_FAILED, "'%s' exists: --force replaces it, --print writes to stdout, -o names another file", path);
-    if (fd < 0)
-        return cmd_failf(CMD_FAILED, "cannot write '%s': %s", path, strerror(errno));
-    if (os_write_all(fd, text->ptr, text->len, &err) < 0)
+    if (r < 0)
         return cmd_fail(CMD_FAILED, &err);
     base_autobuf struct buf said = BUF_INIT(16384);
     buf_addf(&said, "%s is written: %s", path, in->choices[0].name);

@@ -102,6 +102,8 @@ int cmd_model(const struct fleet *f, const char *name);
 #define CMD_OPTION_JSON {0, "json", NULL, "print JSON"}
 /* Writes all of text to stdout; CMD_OK, or CMD_FAILED when stdout is closed or full. */
 int cmd_print(struct str text);
+/* Writes text to a file that was named by a person: one that exists is replaced whole or not at all, what is no regular file (/dev/stdout) is written to. Without replace one that exists is refused with -EEXIST. */
+int cmd_write_file(const char *path, struct str text, bool replace, struct err *err) BASE_MUST_USE;
 /* The same with what was written to o or put into t, which are freed. */
 struct json_out;
 int cmd_print_json(struct json_out *o);

@@ -16,6 +16,7 @@ struct fit_session {
     struct os_dirs dirs;
     struct store *store;
     struct ledger *ledger;   /* NULL: there is none */
+    bool unusable;           /* there is one, but not for us; that was said */
     struct json *status;     /* of the fleet's supervisor; NULL: it is not up */
     pid_t *own;
     size_t n_own;

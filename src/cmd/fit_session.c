@@ -46,8 +46,11 @@ int fit_session_ledger(struct fit_session *s, bool make)
         return cmd_failf(CMD_FAILED, "out of memory");
     if (s->ledger || (!make && access(path.ptr, F_OK) < 0))
         return CMD_OK;
+    if (s->unusable)
+        return CMD_FAILED;
     if (ledger_open(path.ptr, &s->ledger, &err) == 0)
         return CMD_OK;
+    s->unusable = true;
     if (make)
         return cmd_fail(CMD_FAILED, &err);
     /* a plan without what was measured is a plan all the same, and says so */

@@ -558,6 +558,15 @@ struct answer {
     bool nothing;          /* for some group nothing fits */
 };
 
+/* Why a service is not solved; NULL: it is. */
+static const char *left_out(const struct check_need *n)
+{
+    for (size_t i = 0; !n->why && !n->pool && i < n->result->n_notes; i++)
+        if (fit_note_stays(&n->result->notes[i]))
+            return n->result->notes[i].text;
+    return n->why;
+}
+
 /* Solves the services of a machine that run on its devices, or those on its CPU. */
 static int answer_group(struct fit_session *s, const struct fit_question *q, struct check_machine *m, bool devices, enum fit_want want, struct answer *an)
 {
@@ -572,7 +581,7 @@ static int answer_group(struct fit_session *s, const struct fit_question *q, str
     }
     for (size_t i = 0; i < s->plan->n_needs; i++) {
         struct check_need *n = &s->plan->needs[i];
-        if (n->machine == m && !n->why && !n->pool && (n->input.n_devices > 0) == devices && fit_view_need(&q->view, n) && g->n < FIT_SERVICES_MAX)
+        if (n->machine == m && !left_out(n) && !n->pool && (n->input.n_devices > 0) == devices && fit_view_need(&q->view, n) && g->n < FIT_SERVICES_MAX)
             g->needs[g->n++] = n;
     }
     if (r == 0 && g->n)
@@ -624,8 +633,8 @@ int fit_solve_show(struct fit_session *s, const struct fit_question *q)
             code = answer_group(s, q, m, false, want, &an);
     }
     for (size_t i = 0; i < s->plan->n_needs; i++)
-        if (s->plan->needs[i].why && fit_view_need(&q->view, &s->plan->needs[i]))
-            code = cmd_failf(CMD_FAILED, "service '%s' is left out: %s", s->plan->needs[i].service->name, s->plan->needs[i].why);
+        if (left_out(&s->plan->needs[i]) && fit_view_need(&q->view, &s->plan->needs[i]))
+            code = cmd_failf(CMD_FAILED, "service '%s' is left out: %s", s->plan->needs[i].service->name, left_out(&s->plan->needs[i]));
     if (an.json) {
         json_out_end(an.json);
         int printed = fit_print_json(an.json);

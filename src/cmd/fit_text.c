@@ -143,7 +143,7 @@ void fit_verdict(const struct check_machine *m, struct buf *out)
     else if (m->slack_bytes && m->gap_bytes > m->slack_bytes)
         buf_addf(out, "does not fit: the gap between devices is %s, the slack %s", units_show_bytes(m->gap_bytes, gap), units_show_bytes(m->slack_bytes, slack));
     else if (!m->fits)
-        buf_add_c(out, "does not fit: the engine would refuse it, see below");
+        buf_add_c(out, "does not fit: the engine would refuse it ('refused' says why)");
     else
         buf_addf(out, "fits: %s is tightest with %s left", check_device_name(m, d), fit_signed(over, left));
     if (over >= 0 && check_floor(m, d))

@@ -154,6 +154,8 @@ struct fit_note {
     const char *text;   /* what, why, what to do */
 };
 const char *fit_rule_name(size_t i); /* all rules in order; NULL at the end */
+/* A refusal that stays whatever a solver varies: its search would end with nothing. */
+bool fit_note_stays(const struct fit_note *n);
 
 struct fit_result {
     /* resolved as the engine resolves them (law 3.1) */

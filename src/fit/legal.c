@@ -457,6 +457,17 @@ static void apply(struct fit_run *x, const struct fit_rule *table, size_t n, uin
     }
 }
 
+bool fit_note_stays(const struct fit_note *n)
+{
+    static const char *const fixed[] = {"main-gpu", "moe-cache", "override-buffer", "split-mode"};
+    if (n->severity != FIT_REFUSED)
+        return false;
+    for (size_t i = 0; i < BASE_COUNT(fixed); i++)
+        if (str_eq_c(str_of(n->rule), fixed[i]))
+            return true;
+    return false;
+}
+
 void fit_legal(struct fit_run *x)
 {
     uint64_t version = x->p->in.engine_version ? version_number(x->p->in.engine_version) : 0;

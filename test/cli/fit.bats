@@ -504,3 +504,32 @@ machine() {
 	[ "$status" -eq 1 ]
 	[[ $errors == *"'berth up -d' starts"* ]]
 }
+
+@test "what no shape can lift is said at once, and a ledger that is none is said once" {
+	mkdir -p "$scratch/h" "$BERTH_STATE"
+	hollow qwen38-27b qwen38-27b-dflash2
+	sed 's/    args: .*/    args: ["-ot", ".*=NOPE"]/' $box >"$scratch/f.yaml"
+	run_split "$BERTH" fit -f "$scratch/f.yaml" --headers "$scratch/h" --solve
+	[ "$status" -eq 1 ]
+	[ -z "$output" ]
+	[[ $errors == 'berth fit: service '\''medium'\'' is left out: override ".*": unknown buffer type "NOPE"; '* ]]
+	echo "this is no ledger, whatever its name says, and it is long enough" >"$BERTH_STATE/ledger.db"
+	run_split "$BERTH" fit -f $box --headers "$scratch/h" --known-bad "it died"
+	[ "$status" -eq 1 ]
+	[ "$(wc -l <<<"$errors")" -eq 1 ]
+	[[ $errors == *"it is no ledger; move it away and a new one is made" ]]
+}
+
+@test "a picture replaces an older one whole or not at all, through a link; a stream is written to" {
+	two_cards
+	echo old >"$scratch/real.svg"
+	chmod 640 "$scratch/real.svg"
+	ln -s real.svg "$scratch/link.svg"
+	(ulimit -f 0 && trap '' XFSZ && run_split "$BERTH" fit -f $box --headers "$scratch/h" --svg "$scratch/link.svg") || true
+	[ "$(cat "$scratch/real.svg")" = old ]
+	"$BERTH" fit -f $box --headers "$scratch/h" --svg "$scratch/link.svg" >/dev/null
+	[ -L "$scratch/link.svg" ]
+	grep -q '</svg>' "$scratch/real.svg"
+	[ "$(stat -c %a "$scratch/real.svg")" = 640 ]
+	"$BERTH" fit -f $box --headers "$scratch/h" --svg /dev/stdout | grep -q '</svg>'
+}
