@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define PLAN_TODO 10 /* exit code of plan --exit-code: apart from those of every command */
+
 struct tour {
     const struct cmd *c;
     const struct cmd_args *a;
@@ -148,7 +150,7 @@ static int finish(struct tour *t, int code)
             base_ignore(deploy_show_outcome(t->hosts[i])); /* a failure is in code already */
     }
     if (code == CMD_OK && shown == CMD_OK && strcmp(t->verb, "plan") == 0 && todo && cmd_given(t->c, t->a, "exit-code"))
-        return 10;
+        return PLAN_TODO;
     return code == CMD_OK ? shown : code;
 }
 
@@ -157,7 +159,7 @@ static int go(struct tour *t)
     int code = CMD_OK;
     for (size_t i = 0; i < t->a->n_words; i++)
         if (!find_host(t->fleet, t->a->words[i]))
-            return cmd_failf(CMD_USAGE, "fleet '%s' has no host '%.60s'", t->fleet->name, t->a->words[i]);
+            return cmd_failf(CMD_USAGE, "fleet '%s' has no host '%.60s'; 'hosts' of the fleet file lists them", t->fleet->name, t->a->words[i]);
     bool any = false;
     /* named ones in the order of their names on the line: the first is the canary */
     for (size_t i = 0; i < t->a->n_words && code == CMD_OK; i++, any = true)

@@ -35,7 +35,7 @@ static int find_host(struct deploy *d, const char *name, struct err *err)
             d->host = &d->fleet->hosts[i];
     if (d->host)
         return 0;
-    return name ? err_set(err, -ENOENT, "fleet '%s' has no host '%s'", d->fleet->name, name) : err_set(err, -ENOENT, "fleet '%s' has no host that is this machine", d->fleet->name);
+    return name ? err_set(err, -ENOENT, "fleet '%s' has no host '%s'; 'hosts' of the fleet file lists them", d->fleet->name, name) : err_set(err, -ENOENT, "every host of fleet '%s' has 'ssh': name one, or leave 'ssh' out of the one that is this machine", d->fleet->name);
 }
 
 /* What systemd runs before it ends an engine: waits until the engine rests. The path is always the same, so that another berth is no other unit; a failure of it holds nothing up. */

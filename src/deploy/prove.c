@@ -43,7 +43,7 @@ int deploy_wait_port(const struct fleet_service *s, struct err *err)
         if (waited >= DEPLOY_PORT_MS) {
             if (os_port_owner(s->port, &o) == 0 && o.pid > 0)
                 return err_set(err, -EADDRINUSE, "port %u of service '%s' is taken by %s (pid %d)", s->port, s->name, o.name, (int)o.pid);
-            return err_set(err, -EADDRINUSE, "port %u of service '%s' is not free: %u connections of it are left", s->port, s->name, n);
+            return err_set(err, -EADDRINUSE, "port %u of service '%s' is not free: %u connections of it are left; end its clients, or try again in a minute", s->port, s->name, n);
         }
         pause_ms(WAIT_STEP_MS);
     }

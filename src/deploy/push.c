@@ -278,7 +278,7 @@ static int run_there(struct deploy_remote *r, const char *const *words, struct b
     buf_addf(&command, "BERTH_BUNDLE='%s' exec '%s/ld.so' --library-path '%s' '%s/berth'", r->bundle, r->bundle, r->bundle, r->bundle);
     for (size_t i = 0; words[i]; i++) {
         if (!plain_word(words[i]))
-            return err_set(err, -EINVAL, "'%s' cannot be told to another machine: it has a quote", words[i]);
+            return err_set(err, -EINVAL, "'%s' cannot be told to another machine: it has a quote or a line's end; rename it", words[i]);
         buf_addf(&command, " '%s'", words[i]);
     }
     if (buf_status(&command) < 0 || pipe2(fds, O_CLOEXEC) < 0)

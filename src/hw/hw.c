@@ -93,11 +93,6 @@ void hw_process(struct hw_reader *r, const struct hw *h, pid_t pid, uint64_t ret
 
 static const char *const prefixes[] = {[HW_ROCM] = "ROCm", [HW_CUDA] = "CUDA", [HW_VULKAN] = "Vulkan", [HW_SYCL] = "SYCL"};
 
-const char *hw_api_prefix(enum hw_api api)
-{
-    return prefixes[api];
-}
-
 static bool sees(enum hw_api api, const struct hw_device *d)
 {
     switch (api) {

@@ -71,7 +71,6 @@ void hw_process(struct hw_reader *r, const struct hw *h, pid_t pid, uint64_t ret
 
 /* The interface through which an engine sees a device; engines number devices within each. */
 enum hw_api { HW_ROCM, HW_CUDA, HW_VULKAN, HW_SYCL };
-const char *hw_api_prefix(enum hw_api api); /* "ROCm" */
 #define HW_ENGINE_NAME 16
 /* The engine's name of device i, "ROCm0". *ret_sure is false when the order is not ours to know: CUDA puts the fastest card first, Vulkan's order is its loader's; one device, or equal ones, are sure. False when the interface does not see the device. */
 bool hw_engine_name(const struct hw *h, size_t i, enum hw_api api, char ret[HW_ENGINE_NAME], bool *ret_sure);

@@ -203,7 +203,7 @@ int proxy_keys_read(const char *path, struct buf *out, struct err *err)
     if (fd < 0 || fstat(fd, &st) < 0)
         return err_sys(err, -errno, "cannot read keys file '%s'", path);
     if (!S_ISREG(st.st_mode))
-        return err_set(err, -EINVAL, "keys file '%s' is no file", path);
+        return err_set(err, -EINVAL, "keys file '%s' is no regular file", path);
     if (st.st_mode & 077)
         return err_set(err, -EACCES, "keys file '%s' can be read or written by others (mode %03o); chmod 600 '%s'", path, (unsigned)(st.st_mode & 0777), path);
     if (st.st_uid != geteuid() && st.st_uid != 0)
