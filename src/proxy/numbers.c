@@ -4,6 +4,8 @@
  */
 #include "proxy_int.h"
 
+#define LOG_PATH_MAX 512 /* of a path in a line, so that a line goes into a pipe in one piece, escapes included */
+
 static const double first_byte_bounds[] = {0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
 static const double duration_bounds[] = {0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800};
 static const double queue_bounds[] = {0.001, 0.01, 0.05, 0.25, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
@@ -250,12 +252,15 @@ static void write_line(struct proxy_request *r, const struct at_end *at, unsigne
     struct proxy_lane *l = r->lane;
     struct buf *b = &l->log;
     const struct http_head *head = httpio_exchange_head(r->x);
+    struct str path = http_target_path(head->target);
+    if (path.len > LOG_PATH_MAX)
+        path.len = LOG_PATH_MAX;
     add_text(b, "{\"time\":", time_text(l));
     add_number(b, ",\"request\":", r->number);
     if (r->key)
         add_text(b, ",\"key\":", str_of(r->key));
     add_text(b, ",\"method\":", head->method);
-    add_text(b, ",\"path\":", http_target_path(head->target));
+    add_text(b, ",\"path\":", path);
     add_text(b, ",\"endpoint\":", r->endpoint ? str_of(r->endpoint->name) : (struct str){0});
     add_text(b, ",\"replica\":", r->last ? str_of(r->last) : (struct str){0});
     add_text(b, ",\"decision\":", r->last ? str_of(sched_decision_name(at->decision)) : (struct str){0});

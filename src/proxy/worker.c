@@ -5,6 +5,9 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "proxy_int.h"
@@ -27,6 +30,8 @@ struct worker {
     uint64_t saved;  /* changes of the index at that time */
     struct buf index; /* what an earlier one knew, until there is a configuration */
     bool draining;
+    bool log_file;            /* stdout is a file: writing to it never waits */
+    pthread_mutex_t log_lock; /* between looking whether a write would wait and the write */
     int rc;
     struct err *err;
 };
@@ -179,17 +184,31 @@ static int take_mark(struct worker *w, uint64_t mark)
     return 0;
 }
 
-/* The log of requests is what this process prints. */
+/* The whole lines at the front that a pipe which is not full takes at once; one that is longer goes alone. */
+static size_t front_of(struct str lines)
+{
+    size_t n = lines.len < PIPE_BUF ? lines.len : PIPE_BUF;
+    while (n && lines.ptr[n - 1] != '\n')
+        n--;
+    return n ? n : (size_t)str_find_char(lines, '\n') + 1;
+}
+
+/* The log of requests is what this process prints. A full disk, or a reader who has stopped, costs lines, not requests. */
 static void on_log(void *ctx, struct str lines)
 {
-    (void)ctx;
+    struct worker *w = ctx;
+    (void)pthread_mutex_lock(&w->log_lock);
     while (lines.len) {
-        ssize_t n = write(STDOUT_FILENO, lines.ptr, lines.len);
+        struct pollfd out = {.fd = STDOUT_FILENO, .events = POLLOUT};
+        if (!w->log_file && (poll(&out, 1, 0) <= 0 || !(out.revents & POLLOUT)))
+            break;
+        ssize_t n = write(STDOUT_FILENO, lines.ptr, w->log_file ? lines.len : front_of(lines));
         if (n <= 0)
-            return; /* a full disk costs lines, not requests */
+            break;
         lines.ptr += n;
         lines.len -= (size_t)n;
     }
+    (void)pthread_mutex_unlock(&w->log_lock);
 }
 
 static void on_failed(void *ctx, const char *service, uint64_t generation, const char *text)
@@ -372,8 +391,13 @@ static int begin(struct worker *w)
     int rc = net_loop_new(&w->loop, w->err);
     if (rc == 0)
         rc = proxy_new(w->loop, w->loops, &w->proxy, w->err);
-    if (rc == 0)
+    struct stat st;
+    w->log_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
+    (void)pthread_mutex_init(&w->log_lock, NULL); /* cannot fail without attributes */
+    if (rc == 0) {
+        w->proxy->on_log_ctx = w;
         w->proxy->on_log = on_log;
+    }
     return rc;
 }
 
@@ -389,6 +413,7 @@ static void end(struct worker *w)
         w->loop = net_loop_free(w->loop);
     buf_release(&w->line);
     buf_release(&w->index);
+    (void)pthread_mutex_destroy(&w->log_lock);
 }
 
 int proxy_worker(int channel_fd, const int *listen_fds, size_t n, unsigned loops, struct err *err)

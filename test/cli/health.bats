@@ -54,3 +54,29 @@ state() { # SERVICE
 	curl -sS "$url/v1/chat/completions" -d '{"model":"all","stream":true}' | grep -qE 'a-?2'
 	grep -q "service 'a': answers again" "$scratch/err"
 }
+
+@test "a log that nobody reads costs lines, not requests" {
+	engine=()
+	ports 1
+	outside "${port[0]}" a
+	write_fleet "a: {runtime: sys, port: ${port[0]}, command: ['true']}"
+	mkfifo "$scratch/log"
+	exec 8<>"$scratch/log"
+	python3 -c 'import fcntl; fcntl.fcntl(8, 1031, 4096)' # F_SETPIPE_SZ: a few lines
+	"$BERTH" route -f "$fleet" >&8 2>"$scratch/err" 3>&- &
+	up_pid=$!
+	wait_status .state up
+	wait_status "$(state a)" ready
+	url=$(status_of .router.url)
+	# each round is longer than a moment, after which lines are written
+	for _ in 1 2 3; do
+		for _ in $(seq 20); do
+			[ "$(curl -sS -o /dev/null -w '%{http_code}' "$url/v1/chat/completions" -d '{"model":"a"}')" = 200 ]
+		done
+		sleep 1.1
+	done
+	[ "$(curl -sS -o /dev/null -w '%{http_code}' "$url/v1/chat/completions" -d '{"model":"a"}')" = 200 ]
+	# what is there is whole lines
+	head -n 3 <&8 | jq -e '.endpoint == "a"' >/dev/null
+	exec 8>&-
+}
