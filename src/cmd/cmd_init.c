@@ -292,7 +292,11 @@ static int write_file(const struct init *in, const char *path, const struct buf 
     if (in->n > 1)
         buf_addf(&said, " and %zu more", in->n - 1);
     const char *option = strcmp(path, "fleet.yaml") == 0 ? "" : " -f ", *file = *option ? path : "";
-    buf_addf(&said, " on %s\n'berth fit%s%s' shows what it takes, 'berth up%s%s' starts it\n", in->machine.card ? "the card" : "the CPU", option, file, option, file);
+    buf_addf(&said, " on %s\n'berth fit%s%s' shows what it takes, ", in->machine.card ? "the card" : "the CPU", option, file);
+    if (in->machine.units)
+        buf_addf(&said, "'berth runtime add%s%s' and then 'berth deploy%s%s' start it\n", option, file, option, file);
+    else
+        buf_addf(&said, "'berth up%s%s' starts it\n", option, file);
     return cmd_print(buf_str(&said));
 }
 
@@ -310,6 +314,7 @@ static int init(struct init *in)
         return cmd_fail(CMD_FAILED, &err);
     in->name = fleet_name(in);
     in->router_port = next_port(ROUTER_FIRST);
+    in->machine.units = cmd_given(in->c, in->a, "units");
     int code = in->name ? find_models(in) : cmd_failf(CMD_FAILED, "out of memory");
     if (code == CMD_OK)
         code = read_machine(in);
@@ -345,19 +350,20 @@ static int run_init(const struct cmd *c, int argc, char **argv)
 
 const struct cmd cmd_init = {
     .name = "init",
-    .synopsis = "[-o FILE] [--force] [--print] [PATH...]",
+    .synopsis = "[-o FILE] [--force] [--print] [--units] [PATH...]",
     .summary = "look at this machine and write a first fleet file that works",
     .description = "Finds models (GGUF files below the PATHs; without one in the Hugging Face cache, LM Studio's and Ollama's folders, llama.cpp's cache and ~/models), the machine's cards and engines, works out a shape that fits, and writes "
                    "a commented fleet file that 'berth up' starts.\n\n"
                    "A file named as PATH is served, each as a service of its own; of a folder the largest model that fits is, and the others are listed in comments. On a machine without a card the engine runs on the CPU. The engine is Debian's "
                    "llama.cpp in a runtime of its own, which 'berth up' installs; engines that are here already are named in comments.\n\n"
-                   "A file that exists is never replaced without --force.",
-    .examples = "berth init\nberth init ~/models/Qwen3-8B-Q4_K_M.gguf\nberth init --print ~/models",
+                   "With --units the services are units of systemd, which keeps them running from each boot on: 'berth deploy' starts them instead of 'berth up'. A file that exists is never replaced without --force.",
+    .examples = "berth init\nberth init ~/models/Qwen3-8B-Q4_K_M.gguf\nberth init --print ~/models\nberth init --units /srv/models/Qwen3-8B-Q4_K_M.gguf",
     .options =
         {
             {'o', "output", "FILE", "where to write (default ./fleet.yaml)"},
             {0, "force", NULL, "replace a file that exists"},
             {0, "print", NULL, "write to stdout"},
+            {0, "units", NULL, "have systemd keep the services running"},
         },
     .run = run_init,
 };

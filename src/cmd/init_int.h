@@ -42,6 +42,7 @@ struct init_machine {
     bool card;                 /* it has a card that an engine from Debian can use */
     const char *names[HW_DEVICES_MAX]; /* engine's names of the cards that are declared; NULL: not declared */
     bool sure;
+    bool units;                /* systemd is to keep the services running, not berth up */
 };
 struct init_choice {
     const struct init_found *model, *projector; /* projector NULL: none */

@@ -35,7 +35,7 @@ static void add_hosts(const struct init_machine *m, struct buf *out)
 
 static void add_runtimes(const struct init_finds *f, const struct init_machine *m, struct buf *out)
 {
-    buf_add_c(out, "\nruntimes:\n  # a pinned build of the engine with every library that it needs: 'berth up' installs it\n  llama:\n    engine: llama.cpp\n    source: \"debian:forky\"\n");
+    buf_addf(out, "\nruntimes:\n  # a pinned build of the engine with every library that it needs: '%s' installs it\n  llama:\n    engine: llama.cpp\n    source: \"debian:forky\"\n", m->units ? "berth runtime add" : "berth up");
     buf_addf(out, "    packages: [llama.cpp-tools%s]\n", m->card ? ", libggml0-backend-vulkan" : "");
     for (size_t i = 0; i < f->n_engines; i++) {
         const char *slash = strrchr(f->engines[i], '/');
@@ -104,11 +104,14 @@ static void add_service(const struct init_choice *c, const struct init_machine *
     buf_addf(out, "  %s:\n    host: here\n    runtime: llama\n    model: %s\n    port: %u\n", c->name, c->name, c->port);
     if (!m->card)
         buf_add_c(out, "    gpu-layers: 0\n");
+    if (m->units)
+        buf_add_c(out, "    unit: systemd\n");
 }
 
 void init_write(const struct init_finds *f, const struct init_machine *m, const struct init_choice *choices, size_t n, const char *name, uint16_t router_port, const char *services, struct buf *out)
 {
-    buf_add_c(out, "# Written by berth init for this machine. Next: 'berth check' proves it, 'berth fit' shows what it takes, 'berth up' starts it.\n");
+    buf_addf(out, "# Written by berth init for this machine. Next: 'berth check' proves it, 'berth fit' shows what it takes, %s.\n",
+             m->units ? "'berth runtime add' and 'berth deploy' start it, now and at each boot" : "'berth up' starts it");
     buf_addf(out, "version: 1\nname: %s\n\n", name);
     add_hosts(m, out);
     add_runtimes(f, m, out);

@@ -41,6 +41,16 @@ sound() {
 	sound
 }
 
+@test "with --units the service is a unit of systemd, and the next steps are those of a deploy" {
+	home
+	init --units "$tiny"
+	[ "$status" -eq 0 ]
+	[[ $output == *"'berth runtime add -f $scratch/work/fleet.yaml' and then 'berth deploy -f $scratch/work/fleet.yaml' start it"* ]]
+	grep -qx '    unit: systemd' "$scratch/work/fleet.yaml"
+	! grep -qF "'berth up'" "$scratch/work/fleet.yaml" || false
+	sound
+}
+
 @test "a file that exists is kept without --force, and --print writes none" {
 	home
 	echo mine >"$scratch/work/fleet.yaml"
