@@ -220,20 +220,41 @@ int fleet_load(const char *path, const struct fleet_options *opt, struct fleet *
     return rc;
 }
 
+static int keep_name(struct str name, char ret[FLEET_NAME_MAX + 1])
+{
+    if (!fleet_name_valid(name))
+        return -EINVAL;
+    (void)snprintf(ret, FLEET_NAME_MAX + 1, STR_FMT, STR_ARG(name));
+    return 0;
+}
+
+/* The only "name: X" at the beginning of a line: of a file that is no YAML, as in the middle of an edit. A fleet that runs must still be seen and stopped then. */
+static int name_from_lines(struct str text, char ret[FLEET_NAME_MAX + 1])
+{
+    struct str found = {NULL, 0};
+    while (text.len) {
+        struct str line = str_split(&text, '\n');
+        if (!str_starts(line, STR("name:")))
+            continue;
+        if (found.ptr)
+            return -EINVAL;
+        struct str value = {line.ptr + 5, line.len - 5};
+        found = str_trim(str_split(&value, '#'));
+    }
+    return keep_name(found, ret);
+}
+
 int fleet_name_of(const char *path, char ret[FLEET_NAME_MAX + 1])
 {
     base_autobuf struct buf text = BUF_INIT(CONF_YAML_MAX);
     struct yaml *tree;
     int rc = os_read_file(AT_FDCWD, path, &text, NULL);
-    if (rc == 0)
-        rc = yaml_parse(buf_str(&text), path, &tree, NULL);
     if (rc < 0)
         return rc;
+    if (yaml_parse(buf_str(&text), path, &tree, NULL) < 0)
+        return name_from_lines(buf_str(&text), ret);
     const struct yaml_node *n = yaml_get(yaml_root(tree), "name");
-    if (n && n->kind == YAML_SCALAR && fleet_name_valid(n->text))
-        (void)snprintf(ret, FLEET_NAME_MAX + 1, STR_FMT, STR_ARG(n->text));
-    else
-        rc = -EINVAL;
+    rc = n && n->kind == YAML_SCALAR ? keep_name(n->text, ret) : -EINVAL;
     (void)yaml_free(tree);
     return rc;
 }

@@ -233,7 +233,7 @@ int fleet_load(const char *path, const struct fleet_options *opt, struct fleet *
 /* As fleet_load from text, without the lock; `path` names it in errors and gives its folder. */
 int fleet_parse(struct str text, const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err) BASE_MUST_USE;
 struct fleet *fleet_free(struct fleet *f);
-/* Only the name, of a file that may be unusable otherwise. -EINVAL: it has none. */
+/* Only the name, of a file that may be unusable otherwise, even no YAML. -EINVAL: it has none. */
 int fleet_name_of(const char *path, char ret[FLEET_NAME_MAX + 1]) BASE_MUST_USE;
 /* NULL when there is none of that name. */
 const struct fleet_service *fleet_service_find(const struct fleet *f, const char *name);

@@ -79,6 +79,11 @@ teardown() {
 	[[ $errors == "berth reload: $fleet:7:1: "*"'unknown'"*"what was in force stays" ]]
 	[[ $(status_of .reload_error) == "$fleet:7:1: "* ]]
 	[[ $("$BERTH" status -f "$fleet") == *"the fleet file is not in force: $fleet:7:1: "* ]]
+	# no YAML at all, as in the middle of an edit: what runs can be seen all the same
+	printf ' - x: [\n' >>"$fleet"
+	run_split "$BERTH" reload -f "$fleet"
+	[ "$status" -eq 2 ]
+	[[ $(status_of '.services[0].state') == ready && $(status_of .reload_error) == "$fleet:8:"* ]]
 	curl -sS "$url/v1/chat/completions" -d '{"model":"a","stream":true}' | grep -qE 'a-?2'
 	write_fleet "$a" "endpoints: {hup: {services: [a]}}"
 	kill -HUP "$(status_of .pid)"

@@ -702,6 +702,31 @@ static void docs_name_every_key(void **state)
 
 /* ---- memory -------------------------------------------------------------------------------------------------------------- */
 
+/* Of a file in the middle of an edit too; but never a guess between two. */
+static void name_of_what_is_no_yaml(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *name;
+    } cases[] = {
+        {"version: 1\nname: home # mine\nservices:\n - x: [\n", "home"},
+        {"name: home\nname: other\n - x: [\n", NULL},
+        {"version: 1\n name: home\n - x: [\n", NULL},
+        {"name: ../x\n - x: [\n", NULL},
+        {"name:\n - x: [\n", NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        char path[] = "/tmp/test-fleet-XXXXXX", name[FLEET_NAME_MAX + 1] = "";
+        int fd = mkstemp(path);
+        assert_true(fd >= 0);
+        assert_int_equal(os_write_all(fd, cases[i].text, strlen(cases[i].text), NULL), 0);
+        (void)close(fd);
+        assert_int_equal(fleet_name_of(path, name), cases[i].name ? 0 : -EINVAL);
+        (void)unlink(path);
+        assert_string_equal(name, cases[i].name ? cases[i].name : "");
+    }
+}
+
 static void survives_without_memory(void **state)
 {
     (void)state;
@@ -756,6 +781,7 @@ int main(void)
         cmocka_unit_test(a_large_fleet),
         cmocka_unit_test(docs_example_loads),
         cmocka_unit_test(docs_name_every_key),
+        cmocka_unit_test(name_of_what_is_no_yaml),
         cmocka_unit_test(survives_without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
