@@ -38,7 +38,7 @@ extern char **environ;
 /* ---- ssh --------------------------------------------------------------------------------------------------------- */
 
 #define SSH_WORDS 16
-static const char **ssh_argv(const struct deploy_remote *r, const char *command, const char *argv[SSH_WORDS])
+static const char **ssh_argv(const struct deploy_remote *r, const char *command, const char *argv[SSH_WORDS + 2])
 {
     const char *const words[] = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15", "-o", "ServerAliveInterval=15", "-o", "ControlMaster=auto", "-o", r->control, "-o", "ControlPersist=60", "--", r->target, command};
     _Static_assert(BASE_COUNT(words) <= SSH_WORDS + 1, "room for ssh's words");
