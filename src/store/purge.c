@@ -249,6 +249,16 @@ static int add_garbage(struct looking *l, const char *path, enum store_garbage_k
     return 0;
 }
 
+/* Whether a path that is used leads through the link at `path`: somebody keeps that folder on another disk. */
+static bool leads_to_used(const struct used *u, const char *path)
+{
+    size_t n = strlen(path);
+    for (size_t i = 0; i < u->n; i++)
+        if (strncmp(u->paths[i], path, n) == 0 && u->paths[i][n] == '/')
+            return true;
+    return false;
+}
+
 /* The file that one on its way belongs to: the longest beginning of path that is used and goes on with ".part". */
 static bool part_of_used(const struct used *u, const char *path)
 {
@@ -269,7 +279,7 @@ static int visit_payload(void *ctx, const struct os_entry *e, struct err *err)
     int r = store_pathf(path, err, "%s/%s", l->root, e->path);
     if (r < 0 || fstatat(e->dirfd, e->name, &st, AT_SYMLINK_NOFOLLOW) < 0)
         return r;
-    if (is_used(l->used, path) || part_of_used(l->used, path)) {
+    if (is_used(l->used, path) || part_of_used(l->used, path) || (S_ISLNK(e->mode) && leads_to_used(l->used, path))) {
         l->p->kept_bytes += (uint64_t)st.st_blocks * 512;
         l->p->n_kept++;
         return 0;

@@ -192,6 +192,19 @@ flip() { # FILE OFFSET
 	[ -z "$output" ]
 }
 
+@test "purge: a folder that is kept on another disk by a link stays while it is used" {
+	start_hub
+	pull
+	mv "$BERTH_STATE/store/payloads/hf" elsewhere
+	ln -s "$scratch/elsewhere" "$BERTH_STATE/store/payloads/hf"
+	ln -s "$scratch/nowhere" "$BERTH_STATE/store/payloads/web"
+	run_split "$BERTH" purge --yes
+	[ "$status" -eq 0 ]
+	[ -L "$BERTH_STATE/store/payloads/hf" ]
+	[ ! -L "$BERTH_STATE/store/payloads/web" ]
+	"$BERTH" verify
+}
+
 @test "purge: a fleet elsewhere keeps its files, and one that cannot be read keeps all" {
 	start_hub
 	pull
