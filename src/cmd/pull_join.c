@@ -81,6 +81,18 @@ static int place(struct joining *g, const char *temporary, struct err *err)
     return store_manifest_save(g->s->store, g->j->path, &g->m, err);
 }
 
+/* A pipe of that name must not hold us up. */
+static int open_temporary(const char *path, struct err *err)
+{
+    os_autoclose int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    struct stat st;
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return err_sys(err, -errno, "cannot write '%s'", path);
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, -EINVAL, "'%s' is no regular file: move it away", path);
+    return ftruncate(fd, 0) < 0 ? err_sys(err, -errno, "cannot write '%s'", path) : os_take_fd(&fd);
+}
+
 static int join(struct pull_session *s, const struct pull_join *j, struct err *err)
 {
     struct joining g = {.s = s, .j = j, .fd = -1, .m = {.bytes = j->bytes, .n_states = store_states(j->bytes)}};
@@ -89,8 +101,9 @@ static int join(struct pull_session *s, const struct pull_join *j, struct err *e
     g.m.states = calloc(g.m.n_states + 1, sizeof *g.m.states);
     os_sha256_init(&g.h);
     int r = temporary && g.chunk && g.m.states ? store_space_check(j->path, j->bytes, err) : err_nomem(err);
-    if (r == 0 && (g.fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644)) < 0)
-        r = err_sys(err, -errno, "cannot write '%s'", temporary);
+    if (r == 0)
+        r = g.fd = open_temporary(temporary, err);
+    r = r < 0 ? r : 0;
     for (uint32_t i = 1; r == 0 && i <= j->count; i++) {
         base_autobuf struct buf path = BUF_INIT(PULL_PATH_MAX);
         buf_addf(&path, "%s.part%uof%u", j->path, (unsigned)i, (unsigned)j->count);

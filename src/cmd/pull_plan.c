@@ -76,6 +76,9 @@ static int add_fragments(struct planning *g, const char *role, const char *file,
     }
     if (r < 0 || !j.count)
         return r;
+    for (size_t i = 0; i < p->n_joins; i++)
+        if (strcmp(p->joins[i].path, j.path) == 0)
+            return 1; /* another model has it too */
     struct pull_join *list = arena_grow(a, p->joins, p->n_joins + 1, &p->cap_joins, sizeof *list);
     if (!list)
         return err_nomem(err);
