@@ -82,8 +82,9 @@ static int take_endpoint(struct hub *h, const char *endpoint, struct err *err)
     h->endpoint = str_dup(e);
     if (!h->endpoint)
         return err_nomem(err);
+    char shown[HUB_SHOWN_MAX]; /* without a password that somebody may have put there */
     if (hub_origin_of(h, h->endpoint, &h->origin, err) < 0 || strpbrk(h->endpoint, "?#@"))
-        return err_set(err, -EINVAL, "the hub's address (HF_ENDPOINT) must be like https://host, not '%.200s'", h->endpoint);
+        return err_set(err, -EINVAL, "the hub's address (HF_ENDPOINT) must be like https://host, without a name, a password or a query, not '%s'", hub_show(h, h->endpoint, shown));
     return 0;
 }
 
