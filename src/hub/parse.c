@@ -335,6 +335,14 @@ static char *copy_hex(struct arena *a, json_val v, size_t n)
     return json_str(v, &s) && hub_is_hex(s, n) ? arena_dup(a, s) : NULL;
 }
 
+/* A refusal of the entry `path`, which is the hub's word and may hold anything. */
+static int refuse_entry(struct err *err, int code, const char *before, struct str path, const char *after)
+{
+    base_autobuf struct buf shown = BUF_INIT(4096);
+    buf_add_printable(&shown, path, 200);
+    return err_set(err, code, "%s '%s'%s", before, shown.ptr ? shown.ptr : "", after);
+}
+
 static int add_entry(struct hub_tree *t, size_t *cap, json_val e, struct err *err)
 {
     struct str type, path;
@@ -343,19 +351,16 @@ static int add_entry(struct hub_tree *t, size_t *cap, json_val e, struct err *er
         return err_set(err, -EPROTO, "the list of files has an entry without type or path");
     if (!str_eq_c(type, "file"))
         return 0;
-    if (!os_relpath_valid(path)) {
-        base_autobuf struct buf shown = BUF_INIT(4096);
-        buf_add_printable(&shown, path, 200);
-        return err_set(err, -EBADMSG, "the repository has a file '%s', which would leave the folder that it is fetched to", shown.ptr ? shown.ptr : "");
-    }
+    if (!os_relpath_valid(path))
+        return refuse_entry(err, -EBADMSG, "the repository has a file", path, ", which would leave the folder that it is fetched to");
     json_val lfs = json_get(e, "lfs");
     if (!json_u64(json_get(e, "size"), &f.bytes) || f.bytes > INT64_MAX)
-        return err_set(err, -EPROTO, "the list of files gives no size for '" STR_FMT "'", STR_ARG(path));
+        return refuse_entry(err, -EPROTO, "the list of files gives no size for", path, "");
     f.sha256 = copy_hex(t->arena, json_get(lfs, "oid"), 64);
     if (!f.sha256)
         f.git_sha1 = copy_hex(t->arena, json_get(e, "oid"), 40);
     if (!f.sha256 && (lfs || !f.git_sha1))
-        return err_set(err, -EPROTO, "the list of files gives no digest for '" STR_FMT "'", STR_ARG(path));
+        return refuse_entry(err, -EPROTO, "the list of files gives no digest for", path, "");
     f.path = arena_dup(t->arena, path);
     if (t->n_files == HUB_TREE_MAX)
         return err_set(err, -E2BIG, "the repository has over %d files", HUB_TREE_MAX);
