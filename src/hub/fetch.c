@@ -12,7 +12,6 @@
 #include <stdarg.h>
 
 #define IDLE_US 200000
-#define STALL_BYTES_S 1024
 #define SLOW_FACTOR 8     /* a lane slower by this than the fastest gives its work to an idle one */
 #define SLOW_AFTER_US 5000000
 
@@ -74,9 +73,11 @@ void way_again(struct hub_way *w, const struct err *why, uint64_t wait_ms, uint6
     uint64_t came = w->done_bytes + w->copied_bytes;
     if (now_us < w->again_us)
         return; /* several lanes met the same fault */
-    if (came - w->calm_bytes >= 65536)
+    /* more than there ever was: a server without ranges brings the same bytes again, which is no progress */
+    if (came > w->calm_bytes && came - w->calm_bytes >= 65536)
         w->fails = 0;
-    w->calm_bytes = came;
+    if (came > w->calm_bytes)
+        w->calm_bytes = came;
     if (++w->fails > f->hub->retries) {
         struct err last = *why;
         way_fail(w, (err_prefix(&last, "given up after %u tries in a row; what came is kept", w->fails), &last));
@@ -298,7 +299,7 @@ static void look_at_lane(struct hub_lane *l, uint64_t now_us)
     }
     if (now_us - l->window_us < stall_us)
         return;
-    if (l->x.body_bytes - l->window_bytes >= stall_us / 1000000 * STALL_BYTES_S && l->x.body_bytes > l->window_bytes) {
+    if (l->x.body_bytes - l->window_bytes >= stall_us / 1000000 * HUB_STALL_BYTES_S && l->x.body_bytes > l->window_bytes) {
         l->window_us = now_us;
         l->window_bytes = l->x.body_bytes;
         return;

@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#define REFUSAL_BYTES_MAX 65536 /* of the body of an error, which is thrown away so that the connection can be used again */
 #define REFRESHES_MAX 5         /* of a signed address, in a row without a byte */
 
 static void refuse(struct hub_lane *l, bool hopeless, int code, const char *fmt, ...) BASE_PRINTF(4, 5);
@@ -252,7 +251,7 @@ size_t lane_on_body(struct hub_exchange *x, const char *data, size_t n)
 {
     struct hub_lane *l = x->owner;
     if (x->head.status < 200 || x->head.status > 299)
-        return x->body_bytes + n <= REFUSAL_BYTES_MAX ? n : 0;
+        return x->body_bytes + n <= HUB_REFUSAL_BYTES_MAX ? n : 0;
     if (n > l->end - l->pos) {
         refuse(l, false, -EPROTO, "the server sends more bytes than it promised");
         return 0;

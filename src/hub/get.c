@@ -18,7 +18,7 @@ struct get {
     uint64_t total;       /* of the file that it is a part of */
     unsigned tries, redirects;
     uint64_t again_us, moved_us;
-    uint64_t seen;        /* of the body at moved_us */
+    uint64_t seen;        /* of the body at moved_us: where a stretch of stall_us begins */
     bool running, done, too_big, page, no_parts;
     int code;
     struct err err;
@@ -51,7 +51,7 @@ static size_t on_body(struct hub_exchange *x, const char *data, size_t n)
 {
     struct get *g = x->owner;
     if (x->head.status >= 300)
-        return n; /* what a refusal says is in its head */
+        return x->body_bytes + n <= HUB_REFUSAL_BYTES_MAX ? n : 0; /* what a refusal says is in its head */
     buf_add(g->out, data, n);
     g->too_big = buf_status(g->out) == -E2BIG;
     return buf_status(g->out) < 0 ? 0 : n;
@@ -117,6 +117,24 @@ static void begin(struct get *g, uint64_t now_us)
         g->running = true;
 }
 
+/* A byte now and then is no answer: enough must come in each stretch of time. */
+static void look_at_pace(struct get *g, uint64_t now_us)
+{
+    uint64_t came = g->x.body_bytes - g->seen;
+    if (now_us - g->moved_us <= g->hub->stall_us + (g->x.head_complete ? 0 : (uint64_t)HUB_CONNECT_MS * 1000))
+        return;
+    if (came && came >= g->hub->stall_us / 1000000 * HUB_STALL_BYTES_S) {
+        g->seen = g->x.body_bytes;
+        g->moved_us = now_us;
+        return;
+    }
+    char shown[HUB_SHOWN_MAX];
+    hub_exchange_cancel(&g->x);
+    g->running = false;
+    (void)err_set(&g->err, -ETIMEDOUT, "%s: %s", hub_show(g->hub, g->url, shown), came ? "the answer comes too slowly" : "the server says nothing");
+    retry(g, now_us);
+}
+
 static int64_t step(struct hub_job *job, bool stop, uint64_t now_us)
 {
     struct get *g = base_container(job, struct get, job);
@@ -126,17 +144,8 @@ static int64_t step(struct hub_job *job, bool stop, uint64_t now_us)
     }
     if (g->done)
         return -1;
-    if (g->running && g->x.body_bytes != g->seen) {
-        g->seen = g->x.body_bytes;
-        g->moved_us = now_us;
-    }
-    if (g->running && now_us - g->moved_us > g->hub->stall_us + (g->x.head_complete ? 0 : (uint64_t)HUB_CONNECT_MS * 1000)) {
-        char shown[HUB_SHOWN_MAX];
-        hub_exchange_cancel(&g->x);
-        g->running = false;
-        (void)err_set(&g->err, -ETIMEDOUT, "%s: the server says nothing", hub_show(g->hub, g->url, shown));
-        retry(g, now_us);
-    }
+    if (g->running)
+        look_at_pace(g, now_us);
     if (!g->running && !g->done && now_us >= g->again_us)
         begin(g, now_us);
     if (g->done)

@@ -78,6 +78,8 @@ void hub_head_line(struct hub_head *h, struct str line, uint64_t now_s);
 
 #define HUB_CONNECT_MS 20000
 #define HUB_SHOWN_MAX 512 /* of an address in a message */
+#define HUB_STALL_BYTES_S 1024      /* that a connection must bring on average over hub->stall_us, else it is given up */
+#define HUB_REFUSAL_BYTES_MAX 65536 /* of the body of an error or a redirect, which is thrown away so that the connection can be used again */
 
 struct hub_origin {
     char scheme[8], host[256];
@@ -232,7 +234,7 @@ struct hub_way {
     uint64_t refreshed_at;         /* bytes that had come at the last refresh */
     unsigned lanes, fails, redirects, refreshes, restarts;
     uint64_t again_us;             /* not before; under lock */
-    uint64_t calm_bytes;           /* of done_bytes at the last failure */
+    uint64_t calm_bytes;           /* the most that had come at any failure */
     /* proof */
     pthread_t follower;
     bool following;                /* the thread is to be joined */

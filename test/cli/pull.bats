@@ -652,6 +652,98 @@ pull_until() { # BYTES
 	[ "$(stat_of bytes)" -eq 0 ]
 }
 
+@test "a file of fragments that two models share is joined once; a pipe in its way is told, not waited for" {
+	for i in 1 2; do make_file "big.gguf.part${i}of2" 3000; done
+	start_hub
+	cat >"$scratch/fleet.yaml" <<-EOT
+		version: 1
+		name: pulls
+		models:
+		  a: {source: "hf:org/model", weights: big.gguf}
+		  b: {source: "hf:org/model", weights: big.gguf}
+	EOT
+	berth lock
+	[ "$status" -eq 0 ]
+	berth pull
+	[ "$status" -eq 0 ]
+	joined=$(payload big.gguf)
+	cat "$scratch"/root/org/model/big.gguf.part?of2 | cmp - "$joined"
+	rm "$joined"
+	mkfifo "$joined.part"
+	run_split timeout 30 "$BERTH" pull -f "$scratch/fleet.yaml"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"big.gguf.part' is no regular file"* ]]
+	[ -p "$joined.part" ]
+}
+
+@test "a hub that answers without end is left, whatever it says" {
+	fleet
+	for answer in 404 302; do
+		mkfifo "$scratch/said"
+		python3 -u - "$answer" >"$scratch/said" 3>&- <<-'EOT' &
+			import socket, sys
+			s = socket.create_server(("127.0.0.1", 0))
+			print(s.getsockname()[1], flush=True)
+			for _ in range(6 if sys.argv[1] == "302" else 1):
+			    c, _ = s.accept()
+			    c.recv(65536)
+			    try:
+			        c.sendall(b"HTTP/1.1 %s X\r\nLocation: /x\r\n\r\n" % sys.argv[1].encode())
+			        while True:
+			            c.sendall(b"x" * 65536)
+			    except OSError:
+			        c.close()
+		EOT
+		server=$!
+		read -r port <"$scratch/said"
+		export HF_ENDPOINT=http://127.0.0.1:$port
+		run_split timeout 60 "$BERTH" lock -f "$scratch/fleet.yaml"
+		rm "$scratch/said"
+		kill "$server" 2>/dev/null || true
+		wait "$server" || true
+		[ "$status" -eq 1 ]
+		if [ "$answer" = 404 ]; then [[ $errors == *"(404)"* ]]; else [[ $errors == *"over 5 redirects"* ]]; fi
+	done
+}
+
+@test "a server without ranges that breaks off now here and now there is left after the tries" {
+	mkfifo "$scratch/said"
+	python3 -u - >"$scratch/said" 3>&- <<-'EOT' &
+		import socket, sys
+		s = socket.create_server(("127.0.0.1", 0))
+		print(s.getsockname()[1], flush=True)
+		whole = 0
+		while True:
+		    c, _ = s.accept()
+		    asked = c.recv(65536)
+		    try:
+		        c.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n")
+		        if b"bytes=0-" in asked:
+		            whole += 1
+		            c.sendall(b"GGUF" + b"x" * (200000 if whole % 2 else 100000))
+		    except OSError:
+		        pass
+		    c.close()
+	EOT
+	server=$!
+	read -r port <"$scratch/said"
+	fleet "{source: \"http://127.0.0.1:$port/folder\", weights: w.gguf}"
+	run_split timeout 60 "$BERTH" pull --retries 2 -f "$scratch/fleet.yaml"
+	kill "$server"
+	wait "$server" || true
+	[ "$status" -eq 1 ]
+	[[ $errors == *"given up after 3 tries"*"ended early"* ]]
+	[ -z "$(payload w.gguf)" ]
+}
+
+@test "an address of the hub with a password in it is refused without showing it" {
+	fleet
+	HF_ENDPOINT=http://me:hidden@127.0.0.1:1 run_split "$BERTH" lock -f "$scratch/fleet.yaml"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"HF_ENDPOINT"*"127.0.0.1:1"* ]]
+	[[ $errors != *hidden* ]]
+}
+
 @test "words that are no model are told" {
 	make_file w.gguf 3000
 	fleet
