@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Second opinions. A wrong digest says that bytes are wrong but not which: no hub tells digests of parts. So every segment is fetched a second time and compared; where the two differ a third copy decides. What was damaged on
+ * Second opinions. A wrong digest says that bytes are wrong but not which: no hub tells digests of parts. So every segment is fetched a second time and compared; where the two differ a third copy decides. A digest that is still wrong takes another round. What was damaged on
  * its way is found so, and only it is replaced. When nothing differs, the server itself has other bytes than its pointer says.
  *
  * A repair uses the same way for the segments that a manifest has found damaged: there every copy can be proven by itself.
@@ -14,6 +14,7 @@
 enum { OPINION_NONE, OPINION_WANTED, OPINION_DOUBTED, OPINION_SETTLED };
 
 #define PIECE 65536
+#define ROUNDS 3 /* a copy may be damaged just as the file is, and then shows nothing: the next round's is not */
 
 static void give_up(struct hub_way *w, const char *why)
 {
@@ -37,8 +38,8 @@ static void set_copying(struct hub_way *w, bool copying)
 
 int copy_begin(struct hub_way *w, struct err *err)
 {
-    if (w->copied_once) {
-        give_up(w, "still not what is pinned after every part was compared with a second copy");
+    if (w->copy_rounds == ROUNDS) {
+        give_up(w, "still not what is pinned after every part was compared with other copies");
         return 0;
     }
     if (w->whole) {
@@ -53,7 +54,7 @@ int copy_begin(struct hub_way *w, struct err *err)
     }
     memset(w->opinion, OPINION_WANTED, w->n_segments);
     w->replaced_from = w->n_segments;
-    w->copied_once = true;
+    w->copy_rounds++;
     set_copying(w, true);
     fetch_note(w, EVENT_WARN, "the digest is wrong: every part is fetched a second time to find the damaged one");
     return 0;

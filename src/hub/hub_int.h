@@ -245,7 +245,7 @@ struct hub_way {
     struct store_manifest m;       /* the follower's while it runs */
     /* second opinions: after a wrong digest, or segments of a repair */
     bool copying;                  /* under lock */
-    bool copied_once;
+    unsigned copy_rounds; /* comparisons begun */
     const struct store_manifest *known; /* of a repair */
     uint8_t *opinion;              /* of each segment: enum in fetch_copy.c */
     uint8_t (*second)[OS_SHA256_BYTES];
