@@ -20,6 +20,7 @@ int hw_open(const char *root, struct hw_reader **ret, struct err *err)
         free(r);
         return code;
     }
+    snprintf(r->path, sizeof r->path, "%s", root ? root : "/"); /* one that is too long has no configuration space */
     r->has_nvml = (!root || strcmp(root, "/") == 0) && nvml_load(&r->nvml);
     *ret = r;
     return 0;

@@ -56,6 +56,62 @@ struct hw {
     struct hw_host host;
 };
 
+/* ---- the way of a card ------------------------------------------------------------------------------------------------------ */
+
+#define HW_HOPS_MAX 12 /* bridges between a card and the CPU: a chipset behind a chipset behind a card's own switch is 8 */
+
+enum hw_port { HW_PORT_UNKNOWN, HW_PORT_ENDPOINT, HW_PORT_ROOT, HW_PORT_UP, HW_PORT_DOWN, HW_PORT_INTEGRATED, HW_PORT_OTHER };
+
+/* One device on the way. Its link is the one towards the CPU; of a port that faces the card, the one towards the card: so both ends of a link tell of it. 0: unknown. */
+struct hw_hop {
+    char pci[HW_PCI];
+    uint16_t vendor_id, device_id;
+    unsigned gen, width, max_gen, max_width; /* negotiated at this moment; at most */
+    bool config;                             /* its configuration space was read: the rest is known */
+    enum hw_port port;
+    unsigned target_gen;                     /* its firmware or driver allows no more */
+    bool routes, completes32, completes64;   /* of atomic operations: hands them on; is able to carry them out */
+    bool requests, blocks;                   /* may send them; lets none out */
+};
+struct hw_way {
+    struct hw_hop hops[HW_HOPS_MAX]; /* the card first, the port at the CPU last */
+    size_t n;
+    bool cut; /* there are more hops than that */
+};
+
+/* A link of a way: between hops[at] and hops[at + 1]. */
+struct hw_span {
+    size_t at;
+    unsigned gen, width, can_gen, can_width; /* negotiated at this moment; what both ends are able to do. 0: unknown */
+    uint64_t bytes_s;                        /* at that width, and the speed that both ends are able to do: a link that is asleep wakes up */
+};
+/* The i-th link from the card; false at the end. */
+bool hw_way_span(const struct hw_way *w, size_t i, struct hw_span *ret);
+/* The link that is the limit: the least bytes_s, the one nearest to the CPU of equal ones. False when no link is known. */
+bool hw_way_narrowest(const struct hw_way *w, struct hw_span *ret);
+
+/* Whether atomic operations of the card come through to the CPU's memory, as the kernel decides it: the card may send them, each port of a switch hands them on and lets them out, the port at the CPU carries out both sizes. */
+enum hw_atomics { HW_ATOMICS_UNKNOWN, HW_ATOMICS_THROUGH, HW_ATOMICS_STOPPED };
+/* *ret_at: the hop that stops them. */
+enum hw_atomics hw_way_atomics(const struct hw_way *w, size_t *ret_at);
+
+/* What else is told of a card. 0 or "": not told. */
+#define HW_FIRMWARE_MAX 8
+struct hw_card {
+    uint64_t visible_bytes, bar_bytes;    /* of its memory, that the CPU can reach; its largest window on the bus */
+    uint64_t power_cap_uw, power_max_uw;  /* what it may draw, and might at most */
+    uint64_t busy_percent;
+    bool busy_known;
+    char gfx[16];                         /* "gfx1201": what ROCm's libraries have files for */
+    char vbios[64];
+    struct {
+        char name[16], version[24];       /* "mes", "0x00000084" */
+    } firmware[HW_FIRMWARE_MAX];
+    size_t n_firmware;
+    bool driver_atomics_known, driver_atomics; /* as ROCm's driver sees the way */
+    char model[HW_TEXT];                  /* NVIDIA's, as its driver tells without the library */
+};
+
 struct hw_reader;
 /* root NULL is "/". Nothing is read yet but NVIDIA's library, whose absence is no error. */
 int hw_open(const char *root, struct hw_reader **ret, struct err *err) BASE_MUST_USE;
@@ -64,6 +120,12 @@ struct hw_reader *hw_close(struct hw_reader *r); /* takes NULL; returns NULL */
 int hw_read(struct hw_reader *r, struct hw *ret, struct err *err) BASE_MUST_USE;
 /* Memory figures of the same devices and the host again: a few small files. */
 int hw_update(struct hw_reader *r, struct hw *h, struct err *err) BASE_MUST_USE;
+/* The way of each device, bridge by bridge, by the kernel; then by libpci, when it is there and lets us: ret[i].hops[k].config tells for which. False: nobody could read configuration space. */
+bool hw_ways(struct hw_reader *r, const struct hw *h, struct hw_way ret[HW_DEVICES_MAX]);
+void hw_cards(struct hw_reader *r, const struct hw *h, struct hw_card ret[HW_DEVICES_MAX]);
+/* A file below the root, appended: for who wants facts beside the devices. False when it cannot be read or is over the ceiling. */
+bool hw_file(const struct hw_reader *r, const char *path, struct buf *out);
+int hw_root(const struct hw_reader *r); /* descriptor of the root folder, the reader's */
 /* What one process holds on each device of h, as the kernel or NVIDIA's library accounts it: ret[i] bytes, known[i] false where nobody tells. */
 void hw_process(struct hw_reader *r, const struct hw *h, pid_t pid, uint64_t ret[HW_DEVICES_MAX], bool known[HW_DEVICES_MAX]);
 

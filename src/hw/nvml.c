@@ -33,6 +33,9 @@ bool nvml_load(struct nvml *n)
               symbol(n->lib, "nvmlDeviceGetName", NULL, &n->name, sizeof n->name) && symbol(n->lib, "nvmlDeviceGetUUID", NULL, &n->uuid, sizeof n->uuid) &&
               symbol(n->lib, "nvmlSystemGetDriverVersion", NULL, &n->driver, sizeof n->driver) &&
               symbol(n->lib, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", &n->processes, sizeof n->processes);
+    base_ignore(symbol(n->lib, "nvmlDeviceGetVbiosVersion", NULL, &n->vbios, sizeof n->vbios)); /* a card is of use without these */
+    base_ignore(symbol(n->lib, "nvmlDeviceGetPowerManagementLimit", NULL, &n->power, sizeof n->power));
+    base_ignore(symbol(n->lib, "nvmlDeviceGetPowerManagementLimitConstraints", NULL, &n->power_range, sizeof n->power_range));
     if (ok && n->init() == 0)
         return true;
     dlclose(n->lib);
@@ -89,6 +92,21 @@ void nvml_fill(const struct nvml *n, const struct hw_host *host, struct hw_devic
         take_text(d->uuid, sizeof d->uuid, text, sizeof text);
     if (n->driver(text, sizeof text) == 0)
         take_text(d->driver_version, sizeof d->driver_version, text, sizeof text);
+}
+
+void nvml_card(const struct nvml *n, const struct hw_device *d, struct hw_card *c)
+{
+    void *device = NULL;
+    char text[64] = "";
+    unsigned now = 0, least = 0, most = 0;
+    if (n->by_pci(d->pci, &device) != 0)
+        return;
+    if (n->vbios && n->vbios(device, text, sizeof text) == 0)
+        take_text(c->vbios, sizeof c->vbios, text, sizeof text);
+    if (n->power && n->power(device, &now) == 0)
+        c->power_cap_uw = (uint64_t)now * 1000;
+    if (n->power_range && n->power_range(device, &least, &most) == 0)
+        c->power_max_uw = (uint64_t)most * 1000;
 }
 
 bool nvml_process(const struct nvml *n, const struct hw_device *d, pid_t pid, uint64_t *ret)

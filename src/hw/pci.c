@@ -129,7 +129,7 @@ int pci_devices(const struct hw_reader *r, struct hw *ret, struct err *err)
 /* ---- links ------------------------------------------------------------------------------------------------------------------- */
 
 /* "16.0 GT/s PCIe" and the older "8 GT/s"; 0 for what is none ("Unknown"). */
-static unsigned generation(const struct hw_reader *r, const char *pci, const char *file)
+unsigned pci_generation(const struct hw_reader *r, const char *pci, const char *file)
 {
     static const char *const speeds[] = {"2.5", "5", "8", "16", "32", "64"};
     char text[64];
@@ -144,7 +144,7 @@ static unsigned generation(const struct hw_reader *r, const char *pci, const cha
     return 0;
 }
 
-static unsigned width(const struct hw_reader *r, const char *pci, const char *file)
+unsigned pci_width(const struct hw_reader *r, const char *pci, const char *file)
 {
     uint64_t n = 0;
     return text_u64(r, &n, BUS "/%s/%s", pci, file) && hw_link_bytes_s(1, n > 32 ? 0 : (unsigned)n) ? (unsigned)n : 0;
@@ -166,22 +166,26 @@ uint64_t hw_link_bytes_s(unsigned gen, unsigned n)
     return 0;
 }
 
+struct str pci_place(const struct hw_reader *r, const char *pci, char *out, size_t size)
+{
+    char path[HW_PATH_MAX];
+    snprintf(path, sizeof path, BUS "/%s", pci);
+    ssize_t n = readlinkat(r->root, path, out, size);
+    return n > 0 && (size_t)n < size ? (struct str){out, (size_t)n} : str_of(pci);
+}
+
 void pci_link(const struct hw_reader *r, struct hw_device *d)
 {
-    char path[HW_PATH_MAX], target[HW_PATH_MAX], hop[HW_PCI];
-    snprintf(path, sizeof path, BUS "/%s", d->pci);
-    ssize_t n = readlinkat(r->root, path, target, sizeof target);
-    struct str rest = {target, n > 0 && (size_t)n < sizeof target ? (size_t)n : 0};
-    if (rest.len == 0)
-        rest = str_of(d->pci); /* a folder of its own: no way is known but the card's last hop */
-    struct hw_link l = {.max_gen = generation(r, d->pci, "max_link_speed"), .max_width = width(r, d->pci, "max_link_width")};
+    char target[HW_PATH_MAX], hop[HW_PCI];
+    struct str rest = pci_place(r, d->pci, target, sizeof target); /* a folder of its own: no way is known but the card's last hop */
+    struct hw_link l = {.max_gen = pci_generation(r, d->pci, "max_link_speed"), .max_width = pci_width(r, d->pci, "max_link_width")};
     while (rest.ptr) {
         struct str part = str_split(&rest, '/');
         if (!pci_address(part))
             continue;
         snprintf(hop, sizeof hop, STR_FMT, STR_ARG(part));
-        l.gen = least(l.gen, generation(r, hop, "max_link_speed"));
-        l.width = least(l.width, width(r, hop, "current_link_width"));
+        l.gen = least(l.gen, pci_generation(r, hop, "max_link_speed"));
+        l.width = least(l.width, pci_width(r, hop, "current_link_width"));
     }
     if (!l.max_gen || !l.max_width)
         l.gen = l.width = 0; /* an integrated device has no link */

@@ -42,7 +42,7 @@ bool text_line(const struct hw_reader *r, char *out, size_t size, const char *fm
     return true;
 }
 
-static bool number(struct str s, uint64_t *ret)
+bool text_number(struct str s, uint64_t *ret)
 {
     if (!str_starts(s, STR("0x")))
         return str_to_u64(s, ret) == 0;
@@ -66,7 +66,7 @@ bool text_u64(const struct hw_reader *r, uint64_t *ret, const char *fmt, ...)
     va_start(ap, fmt);
     bool ok = read_at(r, &b, fmt, ap);
     va_end(ap);
-    return ok && number(str_trim(buf_str(&b)), ret);
+    return ok && text_number(str_trim(buf_str(&b)), ret);
 }
 
 bool text_field(struct str text, const char *key, uint64_t *ret)
@@ -82,7 +82,7 @@ bool text_field(struct str text, const char *key, uint64_t *ret)
         else if (rest.ptr[0] != ' ' && rest.ptr[0] != '\t')
             continue;
         rest = str_trim(rest);
-        return number(str_split(&rest, ' '), ret);
+        return text_number(str_split(&rest, ' '), ret);
     }
     return false;
 }

@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "failing_malloc.h"
+#include "machine.h"
 
 #include <fcntl.h>
 #include <hw/hw_int.h>
@@ -21,35 +22,6 @@
 
 #define MIB (1ull << 20)
 #define R9700 (32624 * MIB)
-
-static char folder[64];
-
-static int make_folder(void **state)
-{
-    (void)state;
-    snprintf(folder, sizeof folder, "/tmp/berth-hw-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_folder(void **state)
-{
-    (void)state;
-    os_autoclose int tmp = os_open_dir("/tmp", NULL);
-    return os_remove_tree(tmp, strrchr(folder, '/') + 1, NULL);
-}
-
-static void unpack(const char *machine)
-{
-    char tree[96];
-    snprintf(tree, sizeof tree, "test/hw/%s.tree", machine);
-    const char *argv[] = {"test/hw/unpack", tree, folder, NULL}, *envp[] = {"PATH=/usr/bin:/bin", NULL};
-    int status = -1;
-    struct buf said = BUF_INIT(4096);
-    assert_int_equal(os_run(&(struct os_spawn){.argv = argv, .envp = envp}, 20000, NULL, &said, &status, NULL), 0);
-    if (status != 0)
-        fail_msg("%s", said.ptr ? said.ptr : "unpack failed");
-    buf_release(&said);
-}
 
 static struct hw_reader *opened(void)
 {
@@ -68,16 +40,6 @@ static struct hw_reader *machine(const char *name, struct hw *ret)
     if (code < 0)
         fail_msg("%s", err.text);
     return r;
-}
-
-static void put(const char *path, const char *text)
-{
-    char full[HW_PATH_MAX];
-    snprintf(full, sizeof full, "%s/%s", folder, path);
-    FILE *f = fopen(full, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    assert_int_equal(fclose(f), 0);
 }
 
 /* ---- machines ----------------------------------------------------------------------------------------------------------------- */

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Configuration space through libpci, opened at run time: only `berth doctor` wants it, and a machine without it serves all the same. On the machine itself its own method is used; below a recorded root the bytes come from
+ * the file `lspci` there, as `lspci -xxxx` wrote them.
+ *
+ * libpci ends the program at an error unless its handler does not return: ours jumps back to the one place where it was called.
+ */
+#include "hw_int.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pci/pci.h>
+#include <setjmp.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define DUMP_MAX ((off_t)8 << 20) /* 256 functions of 4 KiB, as text, are 3 MiB */
+
+#define CALLS(X) X(alloc) X(init) X(cleanup) X(scan_bus) X(set_param) X(find_cap) X(read_byte) X(read_word) X(read_long)
+
+struct pcilib {
+    void *so;
+    struct pci_access *access;
+#define X(name) __typeof__(pci_##name) *name;
+    CALLS(X)
+#undef X
+};
+
+/* libpci's callbacks have no context. One reader is used by one thread, but two readers may be used by two. */
+static _Thread_local jmp_buf back;
+
+static __attribute__((noreturn)) void jump(char *msg, ...)
+{
+    (void)msg;
+    longjmp(back, 1);
+}
+
+static void silent(char *msg, ...)
+{
+    (void)msg;
+}
+
+static bool load(struct pcilib *p)
+{
+    p->so = dlopen("libpci.so.3", RTLD_NOW | RTLD_LOCAL);
+    if (!p->so)
+        return false;
+#define X(name)                                \
+    {                                          \
+        void *f = dlsym(p->so, "pci_" #name);  \
+        if (!f)                                \
+            return false;                      \
+        memcpy(&p->name, &f, sizeof p->name);  \
+    }
+    CALLS(X)
+#undef X
+    return true;
+}
+
+/* A device node or a pipe in a recorded tree would make libpci wait for ever. */
+static bool dump_of(const struct hw_reader *r, char *path, size_t size)
+{
+    struct stat st;
+    os_autoclose int fd = openat(r->root, "lspci", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > DUMP_MAX)
+        return false;
+    int n = snprintf(path, size, "%s/lspci", r->path);
+    return n > 0 && (size_t)n < size;
+}
+
+/* Opens libpci on this machine, or on what was recorded of another one. */
+static bool begin(struct pcilib *p, const struct hw_reader *r)
+{
+    char dump[HW_PATH_MAX], name[] = "dump.name";
+    bool recorded = strcmp(r->path, "/") != 0;
+    if ((recorded && !dump_of(r, dump, sizeof dump)) || !load(p))
+        return false;
+    p->access = p->alloc();
+    if (!p->access)
+        return false;
+    p->access->error = jump;
+    p->access->warning = silent;
+    p->access->debug = silent;
+    if (recorded) {
+        p->access->method = PCI_ACCESS_DUMP;
+        if (p->set_param(p->access, name, dump) != 0)
+            return false;
+    }
+    p->init(p->access);
+    p->scan_bus(p->access);
+    return true;
+}
+
+static struct pci_dev *find(const struct pcilib *p, const char *pci)
+{
+    for (struct pci_dev *d = p->access->devices; d; d = d->next) {
+        char address[HW_PCI * 2];
+        snprintf(address, sizeof address, "%04x:%02x:%02x.%x", (unsigned)d->domain_16, d->bus, d->dev, d->func);
+        if (strcmp(address, pci) == 0)
+            return d;
+    }
+    return NULL;
+}
+
+static enum hw_port port_of(unsigned type)
+{
+    switch (type) {
+    case PCI_EXP_TYPE_ENDPOINT:
+    case PCI_EXP_TYPE_LEG_END:
+        return HW_PORT_ENDPOINT;
+    case PCI_EXP_TYPE_ROOT_PORT:
+        return HW_PORT_ROOT;
+    case PCI_EXP_TYPE_UPSTREAM:
+        return HW_PORT_UP;
+    case PCI_EXP_TYPE_DOWNSTREAM:
+        return HW_PORT_DOWN;
+    case PCI_EXP_TYPE_ROOT_INT_EP:
+        return HW_PORT_INTEGRATED;
+    default:
+        return HW_PORT_OTHER;
+    }
+}
+
+static void read_hop(const struct pcilib *p, struct hw_hop *h)
+{
+    struct pci_dev *d = find(p, h->pci);
+    struct pci_cap *cap = d ? p->find_cap(d, PCI_CAP_ID_EXP, PCI_CAP_NORMAL) : NULL;
+    if (!cap)
+        return;
+    int at = (int)cap->addr;
+    unsigned flags = p->read_word(d, at + PCI_EXP_FLAGS);
+    if ((flags & PCI_EXP_FLAGS_VERS) < 2 || flags == UINT16_MAX)
+        return; /* of the first version: it has no second half; all ones: the device is gone from the bus */
+    uint32_t can = p->read_long(d, at + PCI_EXP_DEVCAP2);
+    unsigned does = p->read_word(d, at + PCI_EXP_DEVCTL2);
+    h->config = true;
+    h->port = port_of((flags & PCI_EXP_FLAGS_TYPE) >> 4);
+    h->routes = can & PCI_EXP_DEVCAP2_ATOMICOP_ROUTING;
+    h->completes32 = can & PCI_EXP_DEVCAP2_32BIT_ATOMICOP_COMP;
+    h->completes64 = can & PCI_EXP_DEVCAP2_64BIT_ATOMICOP_COMP;
+    h->requests = does & PCI_EXP_DEVCTL2_ATOMICOP_REQUESTER_EN;
+    h->blocks = does & PCI_EXP_DEVCTL2_ATOMICOP_EGRESS_BLOCK;
+    unsigned target = PCI_EXP_LNKCTL2_SPEED(p->read_word(d, at + PCI_EXP_LNKCTL2));
+    h->target_gen = hw_link_bytes_s(target, 1) ? target : 0;
+}
+
+bool pcilib_read(const struct hw_reader *r, struct hw_way *ways, size_t n)
+{
+    struct pcilib p = {.so = NULL};
+    volatile bool ok = false;
+    if (setjmp(back) == 0 && begin(&p, r)) {
+        for (size_t i = 0; i < n; i++)
+            for (size_t k = 0; k < ways[i].n; k++)
+                read_hop(&p, &ways[i].hops[k]);
+        ok = true;
+    }
+    if (p.access && setjmp(back) == 0)
+        p.cleanup(p.access);
+    if (p.so)
+        dlclose(p.so);
+    return ok;
+}
