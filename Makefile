@@ -16,7 +16,8 @@ CFLAGS ?= -O2 -g
 SAN    ?=
 WERROR ?=
 
-PKGS   := libuv libllhttp yyjson yaml-0.1 openssl sqlite3
+# The loader looks a symbol up in one library after the other, in this order, and nearly all of it is what the first two look up in themselves.
+PKGS   := libcrypto sqlite3 libssl libuv libllhttp yyjson yaml-0.1
 WARN   := -Wall -Wextra -Wmissing-prototypes -Wstrict-prototypes -Wshadow -Wvla -Wformat=2 -Wconversion -Wno-sign-conversion \
           -Wpointer-arith -Wwrite-strings -Wundef -Wimplicit-fallthrough
 VERSION := 0.1.0

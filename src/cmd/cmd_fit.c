@@ -170,7 +170,7 @@ static int fit_fleet(const struct cmd *c, const struct cmd_args *a, const struct
     if (code == CMD_OK)
         code = read_options(c, a, &s.options);
     if (code == CMD_OK && !s.options.headers)
-        code = pull_headers(f, only);
+        code = pull_headers(f, s.store, only);
     if (code == CMD_OK)
         code = fit_session_plan(&s);
     if (code == CMD_OK)

@@ -310,7 +310,7 @@ static int init(struct init *in)
     bool print = cmd_given(in->c, in->a, "print");
     if (!print && !cmd_given(in->c, in->a, "force") && lstat(path, &st) == 0)
         return cmd_failf(CMD_FAILED, "'%s' exists: --force replaces it, --print writes to stdout, -o names another file", path);
-    if (os_dirs_find(&in->dirs, &err) < 0 || store_open(&in->dirs, &in->store, &err) < 0)
+    if (os_dirs_find(&in->dirs, &err) < 0 || store_look(&in->dirs, &in->store, &err) < 0)
         return cmd_fail(CMD_FAILED, &err);
     in->name = fleet_name(in);
     in->router_port = next_port(ROUTER_FIRST);

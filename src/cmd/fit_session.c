@@ -48,6 +48,8 @@ int fit_session_ledger(struct fit_session *s, bool make)
         return CMD_OK;
     if (s->unusable)
         return CMD_FAILED;
+    if (make && store_make(s->store, &err) < 0)
+        return cmd_fail(CMD_FAILED, &err);
     if (ledger_open(path.ptr, &s->ledger, &err) == 0)
         return CMD_OK;
     s->unusable = true;
@@ -61,7 +63,7 @@ int fit_session_open(struct fit_session *s, const struct fleet *f)
 {
     struct err err;
     *s = (struct fit_session){.fleet = f};
-    if (os_dirs_find(&s->dirs, &err) < 0 || store_open(&s->dirs, &s->store, &err) < 0)
+    if (os_dirs_find(&s->dirs, &err) < 0 || store_look(&s->dirs, &s->store, &err) < 0)
         return cmd_fail(CMD_FAILED, &err);
     int code = fit_session_ledger(s, false);
     if (code == CMD_OK)

@@ -10,27 +10,41 @@
 #define RETRIES 2 /* who plans waits for it */
 
 struct fetching {
-    struct pull_session *s;
+    const struct store *store;
     const struct fleet_model *m;
+    struct pull_session *s;
+    bool away;
 };
 
-static bool is_there(const char *path)
+/* 1 when the header of a file can be read here, from the file or the copy of its header; 0 when it cannot. */
+static int is_here(const struct store *store, const struct fleet_model *m, const char *file, struct err *err)
 {
-    return path && access(path, F_OK) == 0;
+    base_autobuf struct buf path = BUF_INIT(PULL_PATH_MAX), header = BUF_INIT(PULL_PATH_MAX);
+    int r = store_payload_path(store, m, file, &path, err);
+    if (r == 0)
+        r = store_header_path(store, m, file, &header, err);
+    return r < 0 ? r : access(path.ptr, F_OK) == 0 || access(header.ptr, F_OK) == 0;
+}
+
+static int look(void *ctx, const char *role, const char *file, struct err *err)
+{
+    struct fetching *g = ctx;
+    (void)role;
+    int r = is_here(g->store, g->m, file, err);
+    g->away |= r == 0;
+    return r < 0 ? r : 0;
 }
 
 static int fetch_header(void *ctx, const char *role, const char *file, struct err *err)
 {
     struct fetching *g = ctx;
-    base_autobuf struct buf path = BUF_INIT(PULL_PATH_MAX), header = BUF_INIT(PULL_PATH_MAX), url = BUF_INIT(PULL_PATH_MAX);
+    base_autobuf struct buf url = BUF_INIT(PULL_PATH_MAX);
     struct gguf_source src = {.size = 0};
     struct gguf *gguf = NULL;
     (void)role;
-    int r = store_payload_path(g->s->store, g->m, file, &path, err);
-    if (r == 0)
-        r = store_header_path(g->s->store, g->m, file, &header, err);
-    if (r < 0 || is_there(path.ptr) || is_there(header.ptr))
-        return r;
+    int r = is_here(g->store, g->m, file, err);
+    if (r)
+        return r < 0 ? r : 0;
     r = pull_hub(g->s, err);
     if (r == 0)
         r = pull_url(g->s, g->m, g->m->commit ? g->m->commit : g->m->revision, file, &url, err);
@@ -48,18 +62,33 @@ static int fetch_header(void *ctx, const char *role, const char *file, struct er
     return r;
 }
 
-int pull_headers(const struct fleet *f, const struct fleet_service *only)
+/* A model whose headers are to be fetched, or about which something is to be said. */
+static bool is_away(const struct store *store, const struct fleet_model *m)
+{
+    struct fetching g = {.store = store, .m = m};
+    return m && m->source != FLEET_MODEL_FILE && (store_payload_each(m, look, &g, NULL) < 0 || g.away);
+}
+
+int pull_headers(const struct fleet *f, const struct store *store, const struct fleet_service *only)
 {
     struct pull_session s;
+    base_autofree bool *away = calloc(f->n_services + 1, sizeof *away);
+    bool any = false;
+    if (!away)
+        return cmd_nomem();
+    for (size_t i = 0; i < f->n_services; i++) {
+        away[i] = (!only || only == &f->services[i]) && is_away(store, f->services[i].model);
+        any |= away[i];
+    }
+    if (!any)
+        return CMD_OK;
     int code = pull_open(&s, f);
     s.options.retries = RETRIES;
     os_interrupt_begin();
     for (size_t i = 0; code == CMD_OK && i < f->n_services && !os_interrupted(); i++) {
-        struct fetching g = {&s, f->services[i].model};
+        struct fetching g = {.store = s.store, .m = f->services[i].model, .s = &s};
         struct err err;
-        if (!g.m || g.m->source == FLEET_MODEL_FILE || (only && only != &f->services[i]))
-            continue;
-        if (store_payload_each(g.m, fetch_header, &g, &err) < 0)
+        if (away[i] && store_payload_each(g.m, fetch_header, &g, &err) < 0)
             os_progress_say(s.progress, OS_YELLOW, "%s: %s", g.m->name, err.text);
     }
     pull_close(&s);

@@ -47,8 +47,8 @@ bool pull_wants(const struct cmd_args *a, const struct fleet_model *m);
 /* As cmd_fleet; every word of the command must be a model of it. */
 struct fleet *pull_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_exit);
 
-/* Fetches the headers of models that are not here, of all services or one, for a plan. An exit code. */
-int pull_headers(const struct fleet *f, const struct fleet_service *only);
+/* Fetches the headers of models that are not here, of all services or one, for a plan. Nothing is made when there are none. An exit code. */
+int pull_headers(const struct fleet *f, const struct store *store, const struct fleet_service *only);
 
 /* ---- what is to be fetched -------------------------------------------------------------------------------------------------- */
 

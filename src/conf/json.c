@@ -19,21 +19,31 @@ static int fail_at(struct err *err, struct str text, size_t offset, const char *
     return err_set(err, -EINVAL, "%u:%u: %s", p.line, p.column, what);
 }
 
+/* Offset of the quote that ends the string whose first character is at i: one with an even number of backslashes before it. text.len without one. */
+static size_t string_end(struct str text, size_t i)
+{
+    for (size_t at = i;; at++) {
+        const char *quote = at < text.len ? memchr(text.ptr + at, '"', text.len - at) : NULL;
+        if (!quote)
+            return text.len;
+        at = (size_t)(quote - text.ptr);
+        size_t slashes = 0;
+        while (at - slashes > i && text.ptr[at - slashes - 1] == '\\')
+            slashes++;
+        if (slashes % 2 == 0)
+            return at;
+    }
+}
+
 /* Offset of the bracket that opens one level too many, or text.len. On text that is no JSON the answer may be off;
  * the parser then says what is wrong with it. */
 static size_t too_deep_at(struct str text)
 {
     unsigned depth = 0;
-    bool in_string = false;
     for (size_t i = 0; i < text.len; i++) {
         char c = text.ptr[i];
-        if (in_string) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                in_string = false;
-        } else if (c == '"') {
-            in_string = true;
+        if (c == '"') {
+            i = string_end(text, i + 1);
         } else if (c == '[' || c == '{') {
             if (++depth > CONF_DEPTH_MAX)
                 return i;

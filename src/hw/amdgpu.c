@@ -80,8 +80,10 @@ void amdgpu_kfd(const struct hw_reader *r, struct hw *h)
         base_autobuf struct buf b = BUF_INIT(HW_FILE_MAX);
         uint64_t simds = 0, location = 0, domain = 0, id = 0;
         char pci[HW_PCI];
+        if (!text_there(r, NODES "/%u", i))
+            break; /* the kernel numbers them without gaps */
         if (!text_read(r, &b, NODES "/%u/properties", i))
-            continue;
+            continue; /* a card that is kept from us */
         if (!text_field(buf_str(&b), "simd_count", &simds) || simds == 0 || !text_field(buf_str(&b), "location_id", &location))
             continue; /* a node of CPUs */
         base_ignore(text_field(buf_str(&b), "domain", &domain)); /* older kernels tell none: 0 */

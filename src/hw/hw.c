@@ -21,7 +21,7 @@ int hw_open(const char *root, struct hw_reader **ret, struct err *err)
         return code;
     }
     snprintf(r->path, sizeof r->path, "%s", root ? root : "/"); /* one that is too long has no configuration space */
-    r->has_nvml = (!root || strcmp(root, "/") == 0) && nvml_load(&r->nvml);
+    r->here = !root || strcmp(root, "/") == 0;
     *ret = r;
     return 0;
 }
@@ -45,6 +45,16 @@ static void read_memory(const struct hw_reader *r, const struct hw_host *host, s
         nvml_fill(&r->nvml, host, d, whole);
 }
 
+/* Looking for the library takes longer than reading the whole machine: only where a card needs it. */
+static void open_nvml(struct hw_reader *r, const struct hw *h)
+{
+    for (size_t i = 0; r->here && !r->has_nvml && i < h->n_devices; i++)
+        if (h->devices[i].vendor == HW_NVIDIA) {
+            r->has_nvml = nvml_load(&r->nvml);
+            return;
+        }
+}
+
 int hw_read(struct hw_reader *r, struct hw *ret, struct err *err)
 {
     struct hw *h = calloc(1, sizeof *h);
@@ -53,6 +63,8 @@ int hw_read(struct hw_reader *r, struct hw *ret, struct err *err)
     int result = host_read(r, &h->host, err);
     if (result == 0)
         result = pci_devices(r, h, err);
+    if (result == 0)
+        open_nvml(r, h);
     for (size_t i = 0; result == 0 && i < h->n_devices; i++) {
         struct hw_device *d = &h->devices[i];
         d->shared = d->vendor == HW_INTEL && str_starts(str_of(d->pci), STR("0000:00:")); /* Intel's integrated ones sit in the root complex */

@@ -50,12 +50,15 @@ bool nvml_process(const struct nvml *n, const struct hw_device *d, pid_t pid, ui
 struct hw_reader {
     int root;          /* descriptor of the root folder */
     char path[HW_PATH_MAX]; /* of it */
-    bool has_nvml;
+    bool here;         /* it is this machine's own */
+    bool has_nvml;     /* the library is open: from the first NVIDIA card on */
     struct nvml nvml;
 };
 
 /* ---- text.c: small files ---- */
 
+/* True when there is a file or folder of this path below the root. */
+bool text_there(const struct hw_reader *r, const char *fmt, ...) BASE_PRINTF(2, 3);
 /* Trimmed content of a file below the root, appended to out; false when it cannot be read. */
 bool text_read(const struct hw_reader *r, struct buf *out, const char *fmt, ...) BASE_PRINTF(3, 4);
 /* The same into a fixed text, printable, cut where it is too long. */

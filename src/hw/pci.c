@@ -55,9 +55,9 @@ static bool read_device(const struct hw_reader *r, const char *pci, struct hw_de
 {
     uint64_t class = 0, vendor = 0, device = 0;
     memset(d, 0, sizeof *d);
-    if (!text_u64(r, &class, BUS "/%s/class", pci) || !text_u64(r, &vendor, BUS "/%s/vendor", pci) || !text_u64(r, &device, BUS "/%s/device", pci))
+    if (!text_u64(r, &class, BUS "/%s/class", pci) || (class >> 16 != CLASS_DISPLAY && class >> 16 != CLASS_ACCELERATOR))
         return false;
-    if ((class >> 16 != CLASS_DISPLAY && class >> 16 != CLASS_ACCELERATOR) || !vendor_of(vendor, &d->vendor))
+    if (!text_u64(r, &vendor, BUS "/%s/vendor", pci) || !text_u64(r, &device, BUS "/%s/device", pci) || !vendor_of(vendor, &d->vendor))
         return false;
     snprintf(d->pci, sizeof d->pci, "%s", pci);
     d->vendor_id = (uint16_t)vendor;

@@ -5,6 +5,7 @@
 #include "hw_int.h"
 
 #include <string.h>
+#include <unistd.h>
 
 static bool read_at(const struct hw_reader *r, struct buf *out, const char *fmt, va_list ap) BASE_PRINTF(3, 0);
 static bool read_at(const struct hw_reader *r, struct buf *out, const char *fmt, va_list ap)
@@ -14,6 +15,16 @@ static bool read_at(const struct hw_reader *r, struct buf *out, const char *fmt,
     if (n < 0 || (size_t)n >= sizeof path)
         return false;
     return os_read_file(r->root, path, out, NULL) == 0;
+}
+
+bool text_there(const struct hw_reader *r, const char *fmt, ...)
+{
+    char path[HW_PATH_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(path, sizeof path, fmt, ap);
+    va_end(ap);
+    return n >= 0 && (size_t)n < sizeof path && faccessat(r->root, path, F_OK, 0) == 0;
 }
 
 bool text_read(const struct hw_reader *r, struct buf *out, const char *fmt, ...)

@@ -37,7 +37,8 @@ struct manifest *manifest_free(struct manifest *m)
     return NULL;
 }
 
-int manifest_add(struct manifest *m, const struct manifest_entry *e, struct err *err)
+/* Takes e, whose texts live as long as m. */
+static int append(struct manifest *m, const struct manifest_entry *e, struct err *err)
 {
     if (m->n_entries == MANIFEST_ENTRIES_MAX)
         return err_set(err, -E2BIG, "too many files: a runtime has at most %d", MANIFEST_ENTRIES_MAX);
@@ -49,18 +50,21 @@ int manifest_add(struct manifest *m, const struct manifest_entry *e, struct err 
         m->entries = p;
         m->cap_entries = cap;
     }
-    struct manifest_entry copy = *e;
-    copy.path = arena_dup(m->arena, str_of(e->path));
-    copy.detail = arena_dup(m->arena, str_of(e->detail));
-    if (!copy.path || !copy.detail)
-        return err_nomem(err);
     if (e->kind == MANIFEST_FILE) {
         if (!size_add(m->bytes, e->bytes, &m->bytes))
             return err_set(err, -E2BIG, "the sizes of all files do not fit a number");
         m->n_files++;
     }
-    m->entries[m->n_entries++] = copy;
+    m->entries[m->n_entries++] = *e;
     return 0;
+}
+
+int manifest_add(struct manifest *m, const struct manifest_entry *e, struct err *err)
+{
+    struct manifest_entry copy = *e;
+    copy.path = arena_dup(m->arena, str_of(e->path));
+    copy.detail = arena_dup(m->arena, str_of(e->detail));
+    return copy.path && copy.detail ? append(m, &copy, err) : err_nomem(err);
 }
 
 static int compare_entries(const void *a, const void *b)
@@ -68,41 +72,50 @@ static int compare_entries(const void *a, const void *b)
     return strcmp(((const struct manifest_entry *)a)->path, ((const struct manifest_entry *)b)->path);
 }
 
-static int digest_line(struct os_digest *d, struct buf *line)
+/* The line of an entry. Written by hand: a runtime has a thousand of them, and every command that wants one proves its manifest. */
+static void add_line(struct buf *line, const struct manifest_entry *e)
 {
-    int r = buf_status(line);
-    if (r == 0)
-        r = os_digest_add(d, line->ptr, line->len);
-    buf_clear(line);
-    return r;
+    const char mode[] = {' ', (char)('0' + (e->mode >> 9 & 7)), (char)('0' + (e->mode >> 6 & 7)), (char)('0' + (e->mode >> 3 & 7)), (char)('0' + (e->mode & 7)), ' '};
+    buf_add_c(line, kind_names[e->kind]);
+    buf_add(line, mode, sizeof mode);
+    buf_add_u64(line, e->bytes);
+    buf_add_char(line, ' ');
+    buf_add_c(line, e->path);
+    buf_add_char(line, ' ');
+    buf_add_c(line, e->detail);
+    buf_add_char(line, '\n');
 }
 
 /* No field can hold a line feed: names have no control bytes, link texts and versions are checked. */
 static int compute_digest(struct manifest *m, struct err *err)
 {
-    struct os_digest *d = os_digest_new();
-    if (!d)
-        return err_nomem(err);
+    struct os_sha256 d;
+    uint8_t sum[OS_SHA256_BYTES];
     base_autobuf struct buf line = BUF_INIT((size_t)4 * STORE_PATH_MAX);
+    os_sha256_init(&d);
     buf_addf(&line, "berth runtime %d\nengine %s\nversion %s\nsource %s\npackages %s\nprogram %s\ncomplete %d\n", FORMAT, m->engine, m->version,
              m->source, m->packages, m->program, m->complete);
-    int r = digest_line(d, &line);
-    for (size_t i = 0; r == 0 && i < m->n_entries; i++) {
-        const struct manifest_entry *e = &m->entries[i];
-        buf_addf(&line, "%s %04o %llu %s %s\n", kind_names[e->kind], (unsigned)e->mode, (unsigned long long)e->bytes, e->path, e->detail);
-        r = digest_line(d, &line);
+    for (size_t i = 0; i <= m->n_entries; i++) {
+        if (buf_status(&line) < 0)
+            return err_sys(err, buf_status(&line), "cannot compute the manifest's digest");
+        os_sha256_update(&d, line.ptr, line.len);
+        buf_clear(&line);
+        if (i < m->n_entries)
+            add_line(&line, &m->entries[i]);
     }
-    if (r == 0)
-        r = os_digest_hex(d, m->digest);
-    os_digest_free(d);
-    return r < 0 ? err_sys(err, r, "cannot compute the manifest's digest") : 0;
+    os_sha256_final(&d, sum);
+    (void)os_hex(sum, sizeof sum, m->digest);
+    return 0;
 }
 
 int manifest_seal(struct manifest *m, struct err *err)
 {
-    if (m->n_entries)
+    bool in_order = true; /* as manifest_text writes them */
+    for (size_t i = 1; in_order && i < m->n_entries; i++)
+        in_order = strcmp(m->entries[i - 1].path, m->entries[i].path) < 0;
+    if (!in_order)
         qsort(m->entries, m->n_entries, sizeof *m->entries, compare_entries);
-    for (size_t i = 1; i < m->n_entries; i++)
+    for (size_t i = 1; !in_order && i < m->n_entries; i++)
         if (strcmp(m->entries[i - 1].path, m->entries[i].path) == 0)
             return err_set(err, -EEXIST, "'%s' is there twice", m->entries[i].path);
     return compute_digest(m, err);
@@ -255,11 +268,8 @@ static int read_entry(struct manifest *m, struct str path, json_val v, struct er
         if (!(e.detail = get_text(m, v, "sha256", OS_SHA256_HEX, err)))
             return -EBADMSG;
     }
-    base_autofree char *copy = str_dup(path);
-    if (!copy)
-        return err_nomem(err);
-    e.path = copy;
-    return manifest_add(m, &e, err);
+    e.path = arena_dup(m->arena, path);
+    return e.path ? append(m, &e, err) : err_nomem(err);
 }
 
 static int read_debs(struct manifest *m, json_val arr, struct err *err)

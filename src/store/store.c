@@ -67,15 +67,16 @@ static int make_folder(const char *path, mode_t mode, struct err *err)
 {
     struct stat st;
     bool is_new = stat(path, &st) < 0 && errno == ENOENT;
+    if (!is_new && S_ISDIR(st.st_mode))
+        return 0;
     int r = os_make_dirs(path, mode, err);
     if (r == 0 && is_new && chmod(path, mode) < 0)
         r = err_sys(err, -errno, "cannot set the rights of '%s'", path);
     return r;
 }
 
-int store_open(const struct os_dirs *dirs, struct store **ret, struct err *err)
+int store_look(const struct os_dirs *dirs, struct store **ret, struct err *err)
 {
-    static const char *const folders[] = {"payloads", "runtimes", "debs", "archives", "manifests"};
     struct store *s = calloc(1, sizeof *s);
     base_autobuf struct buf root = BUF_INIT(STORE_PATH_MAX / 2);
     if (!s)
@@ -88,8 +89,15 @@ int store_open(const struct os_dirs *dirs, struct store **ret, struct err *err)
         store_free(s);
         return err_set(err, -ENAMETOOLONG, "the state folder's path is too long: '%.200s...'", dirs->state);
     }
+    *ret = s;
+    return 0;
+}
+
+int store_make(const struct store *s, struct err *err)
+{
+    static const char *const folders[] = {"payloads", "runtimes", "debs", "archives", "manifests"};
     mode_t mode = s->privileged ? 0755 : 0700;
-    int r = make_folder(dirs->state, mode, err);
+    int r = make_folder(s->dirs->state, mode, err);
     if (r == 0)
         r = make_folder(s->root, mode, err);
     for (size_t i = 0; r == 0 && i < BASE_COUNT(folders); i++) {
@@ -98,12 +106,20 @@ int store_open(const struct os_dirs *dirs, struct store **ret, struct err *err)
         if (r == 0)
             r = make_folder(path, mode, err);
     }
-    if (r < 0) {
+    return r;
+}
+
+int store_open(const struct os_dirs *dirs, struct store **ret, struct err *err)
+{
+    struct store *s = NULL;
+    int r = store_look(dirs, &s, err);
+    if (r == 0)
+        r = store_make(s, err);
+    if (r == 0)
+        *ret = s;
+    else
         store_free(s);
-        return r;
-    }
-    *ret = s;
-    return 0;
+    return r;
 }
 
 struct store *store_free(struct store *s)
@@ -235,6 +251,11 @@ int store_runtime_list(struct store *s, struct store_runtime **ret, size_t *ret_
 {
     DIR *d;
     int r = store_dir_read(s, "runtimes", &d, err);
+    if (r == -ENOENT) { /* a store that nobody has made */
+        *ret = NULL;
+        *ret_n = 0;
+        return 0;
+    }
     if (r < 0)
         return r;
     struct store_runtime *list = NULL;

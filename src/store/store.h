@@ -26,7 +26,11 @@
 #include <os/os.h>
 
 struct store;
-/* Makes the folders (0755 as root, so that the engine's account can read; else 0700). dirs must outlive the store. */
+/* For who only reads: nothing is made, and a store that is not there is an empty one. dirs must outlive the store. */
+int store_look(const struct os_dirs *dirs, struct store **ret, struct err *err) BASE_MUST_USE;
+/* Makes the folders that are not there (0755 as root, so that the engine's account can read; else 0700). Before anything is written. */
+int store_make(const struct store *s, struct err *err) BASE_MUST_USE;
+/* Both. */
 int store_open(const struct os_dirs *dirs, struct store **ret, struct err *err) BASE_MUST_USE;
 struct store *store_free(struct store *s);
 /* Takes the store's lock; returns the descriptor to close. -EWOULDBLOCK without wait. */
