@@ -245,6 +245,37 @@ static int set_up(struct ledger *l, struct err *err)
     return r == 0 && version < LEDGER_VERSION ? migrate(l, err) : r;
 }
 
+static int connect(struct ledger *l, const char *name, int flags, struct err *err)
+{
+    int rc = sqlite3_open_v2(name, &l->db, flags | SQLITE_OPEN_NOMUTEX, NULL);
+    return rc == SQLITE_OK ? set_up(l, err) : ledger_fail(l, rc, "open", err);
+}
+
+static bool folder_writable(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    base_autofree char *folder = slash ? str_dup((struct str){path, slash == path ? 1 : (size_t)(slash - path)}) : str_dup(STR("."));
+    return !folder || faccessat(AT_FDCWD, folder, W_OK, AT_EACCESS) == 0;
+}
+
+/* Where nothing can be made beside the file, SQLite cannot share it with a writer, and refuses it as long as it believes in one. Nobody can write there, so it is told that the file stays as it is. */
+static int connect_unchanging(struct ledger *l, struct err *err)
+{
+    base_autobuf struct buf uri = BUF_INIT(16384);
+    buf_add_c(&uri, "file:");
+    for (const char *p = l->path; *p; p++)
+        if (strchr("?#%", *p))
+            buf_addf(&uri, "%%%02x", (unsigned)*p);
+        else
+            buf_add_char(&uri, *p);
+    buf_add_c(&uri, "?immutable=1");
+    if (buf_status(&uri) < 0)
+        return err_nomem(err);
+    sqlite3_close(l->db);
+    l->db = NULL;
+    return connect(l, uri.ptr, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, err);
+}
+
 int ledger_open(const char *path, struct ledger **ret, struct err *err)
 {
     int r = make_file(path, err);
@@ -255,8 +286,9 @@ int ledger_open(const char *path, struct ledger **ret, struct err *err)
         free(l);
         return err_nomem(err);
     }
-    int rc = sqlite3_open_v2(path, &l->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
-    r = rc == SQLITE_OK ? set_up(l, err) : ledger_fail(l, rc, "open", err);
+    r = connect(l, path, SQLITE_OPEN_READWRITE, err);
+    if (r < 0 && r != -EBADMSG && faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) == 0 && !folder_writable(path))
+        r = connect_unchanging(l, err);
     if (r < 0) {
         ledger_free(l);
         return r;

@@ -15,7 +15,7 @@
 #define LEDGER_TEXT_MAX 65536  /* bytes of one text */
 
 struct ledger;
-/* Makes the file (0600, in a folder that exists), or brings an older one up to LEDGER_VERSION. A newer one, or one that may not be written, is opened read-only. -EBADMSG: damaged, or no ledger; -EBUSY: another process holds it. */
+/* Makes the file (0600, in a folder that exists), or brings an older one up to LEDGER_VERSION. A newer one, or one that may not be written, is opened read-only, in a folder or on a file system where nothing may be written too (then without what a killed writer left in the log beside it). -EBADMSG: damaged, or no ledger; -EBUSY: another process holds it. */
 int ledger_open(const char *path, struct ledger **ret, struct err *err) BASE_MUST_USE;
 struct ledger *ledger_free(struct ledger *l); /* takes NULL; returns NULL */
 /* Why nothing can be written ("it is of version 3, this berth knows 1"), or NULL. */

@@ -266,6 +266,36 @@ static void a_newer_one_is_read(void **state)
     ledger_free(l);
 }
 
+/* In a folder where nothing can be made, by an account that owns nothing there. */
+static void read_where_nothing_can_be_written(void **state)
+{
+    (void)state;
+    struct ledger *l = opened();
+    struct err err;
+    char odd[128];
+    assert_int_equal(ledger_add(l, &plain, NULL, NULL), 0);
+    ledger_free(l);
+    snprintf(odd, sizeof odd, "%s/50%% of #1?.db", folder); /* what means something in SQLite's addresses */
+    assert_int_equal(rename(path, odd), 0);
+    assert_int_equal(chmod(odd, 0644), 0);
+    assert_int_equal(chmod(folder, 0555), 0);
+    bool root = geteuid() == 0;
+    if (root)
+        assert_int_equal(seteuid(65534), 0);
+    int r = ledger_open(odd, &l, &err), missing = ledger_open(path, &(struct ledger *){NULL}, NULL);
+    if (r == 0) {
+        assert_string_equal(ledger_read_only(l), "the file may not be written");
+        assert_int_equal(count(l, &(struct ledger_query){0}), 1);
+        assert_int_equal(ledger_add(l, &plain, NULL, NULL), -EROFS);
+        ledger_free(l);
+    }
+    if (root)
+        assert_int_equal(seteuid(0), 0);
+    assert_int_equal(chmod(folder, 0700), 0);
+    assert_int_equal(r, 0);
+    assert_int_equal(missing, -ENOENT);
+}
+
 static void another_program_s_file(void **state)
 {
     (void)state;
@@ -460,7 +490,7 @@ int main(void)
 #define CASE(f) cmocka_unit_test_setup_teardown(f, make_folder, remove_folder)
     const struct CMUnitTest tests[] = {
         CASE(a_row_comes_back), CASE(found_by_what_is_asked), CASE(what_cannot_be_kept), CASE(rows_by_another_hand), CASE(history_is_kept),
-        CASE(a_newer_one_is_read), CASE(another_program_s_file), CASE(a_damaged_file), CASE(a_file_of_version_0_grows),
+        CASE(a_newer_one_is_read), CASE(read_where_nothing_can_be_written), CASE(another_program_s_file), CASE(a_damaged_file), CASE(a_file_of_version_0_grows),
         CASE(writers_at_once), CASE(a_writer_is_killed), CASE(memory_ends_anywhere),
     };
     return cmocka_run_group_tests_name("ledger", tests, NULL, NULL);
