@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 /* ---- attributes and scope cleanup ------------------------------------------------------------- */
 
@@ -72,11 +73,21 @@ struct str {
 #define STR_FMT "%.*s"                                   /* printf("%.*s") with STR_ARG(s) */
 #define STR_ARG(s) ((int)((s).len > 4096 ? 4096 : (s).len)), ((s).ptr ? (s).ptr : "")
 
-struct str str_of(const char *cstr); /* NULL gives the empty view */
+/* NULL gives the empty view. Here, as what follows, so that the length of a literal is known where it is used. */
+static inline struct str str_of(const char *cstr)
+{
+    return (struct str){cstr, cstr ? strlen(cstr) : 0};
+}
 #define STR_U64 20
 struct str str_of_u64(uint64_t n, char out[STR_U64]); /* its decimal digits, in out, without a terminator */
-bool str_eq(struct str a, struct str b);
-bool str_eq_c(struct str a, const char *cstr);
+static inline bool str_eq(struct str a, struct str b)
+{
+    return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
+}
+static inline bool str_eq_c(struct str a, const char *cstr)
+{
+    return str_eq(a, str_of(cstr));
+}
 bool str_eq_nocase(struct str a, struct str b); /* ASCII */
 bool str_starts(struct str s, struct str prefix);
 bool str_ends(struct str s, struct str suffix);
@@ -115,10 +126,22 @@ struct buf {
 
 void buf_release(struct buf *b); /* frees; b stays usable with the same ceiling */
 void buf_clear(struct buf *b);   /* forgets content and failure, keeps memory */
+/* Makes room for n more bytes and returns where they go, NULL when failed; buf_grew(n) then counts them in. */
+char *buf_room(struct buf *b, size_t n);
+void buf_grew(struct buf *b, size_t n);
 void buf_add(struct buf *b, const void *data, size_t len);
-void buf_add_str(struct buf *b, struct str s);
-void buf_add_c(struct buf *b, const char *cstr);
-void buf_add_char(struct buf *b, char c);
+static inline void buf_add_str(struct buf *b, struct str s)
+{
+    buf_add(b, s.ptr, s.len);
+}
+static inline void buf_add_c(struct buf *b, const char *cstr)
+{
+    buf_add_str(b, str_of(cstr));
+}
+static inline void buf_add_char(struct buf *b, char c)
+{
+    buf_add(b, &c, 1);
+}
 void buf_add_u64(struct buf *b, uint64_t n); /* in decimal digits */
 void buf_addf(struct buf *b, const char *fmt, ...) BASE_PRINTF(2, 3);
 void buf_addv(struct buf *b, const char *fmt, va_list ap) BASE_PRINTF(2, 0);
@@ -127,14 +150,17 @@ void buf_addv(struct buf *b, const char *fmt, va_list ap) BASE_PRINTF(2, 0);
 void buf_add_printable(struct buf *b, struct str s, size_t max_chars);
 /* In double quotes, as JSON and YAML read them: '"', '\\' and control bytes escaped. What is no UTF-8 stays so. */
 void buf_add_quoted(struct buf *b, struct str s);
-/* Makes room for n more bytes and returns where they go, NULL when failed; buf_grew(n) then counts them in. */
-char *buf_room(struct buf *b, size_t n);
-void buf_grew(struct buf *b, size_t n);
 void buf_drop_front(struct buf *b, size_t n); /* n <= len */
-int buf_status(const struct buf *b) BASE_MUST_USE;
+BASE_MUST_USE static inline int buf_status(const struct buf *b)
+{
+    return b->fail;
+}
 /* Marks b failed, for who adds what was made elsewhere and was not; code 0 does nothing, the first failure stays. */
 void buf_fail(struct buf *b, int code);
-struct str buf_str(const struct buf *b);
+static inline struct str buf_str(const struct buf *b)
+{
+    return (struct str){b->ptr, b->len};
+}
 /* Content as a terminated heap string; b becomes empty. NULL when failed or without memory. */
 char *buf_take(struct buf *b) BASE_MUST_USE;
 

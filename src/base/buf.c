@@ -86,21 +86,6 @@ void buf_add_u64(struct buf *b, uint64_t n)
     buf_add_str(b, str_of_u64(n, digits));
 }
 
-void buf_add_str(struct buf *b, struct str s)
-{
-    buf_add(b, s.ptr, s.len);
-}
-
-void buf_add_c(struct buf *b, const char *cstr)
-{
-    buf_add_str(b, str_of(cstr));
-}
-
-void buf_add_char(struct buf *b, char c)
-{
-    buf_add(b, &c, 1);
-}
-
 void buf_addv(struct buf *b, const char *fmt, va_list ap)
 {
     if (b->fail)
@@ -198,16 +183,6 @@ void buf_fail(struct buf *b, int code)
 {
     if (!b->fail)
         b->fail = code;
-}
-
-int buf_status(const struct buf *b)
-{
-    return b->fail;
-}
-
-struct str buf_str(const struct buf *b)
-{
-    return (struct str){b->ptr, b->len};
 }
 
 char *buf_take(struct buf *b)

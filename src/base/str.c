@@ -7,24 +7,9 @@
 
 #include <errno.h>
 
-struct str str_of(const char *cstr)
-{
-    return (struct str){cstr, cstr ? strlen(cstr) : 0};
-}
-
 char base_lower(char c)
 {
     return (char)(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-}
-
-bool str_eq(struct str a, struct str b)
-{
-    return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
-}
-
-bool str_eq_c(struct str a, const char *cstr)
-{
-    return str_eq(a, str_of(cstr));
 }
 
 struct str str_of_u64(uint64_t n, char out[STR_U64])

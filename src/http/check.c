@@ -101,6 +101,10 @@ bool http_check_field(struct http_framing *fr, struct http_field f, struct http_
         if (fr->n_host++)
             return bad(no, "there is more than one host");
         break;
+    case 10:
+        if (strncasecmp(f.name.ptr, "connection", 10) == 0 && !str_eq_nocase(f.value, STR("keep-alive")) && !str_eq_nocase(f.value, STR("close")))
+            fr->names_hops = true;
+        break;
     case 14:
         if (strncasecmp(f.name.ptr, "content-length", 14) == 0)
             return check_length(fr, f.value, no);

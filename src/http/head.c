@@ -5,6 +5,7 @@
  */
 #include "http_int.h"
 
+#include <endian.h>
 #include <strings.h>
 
 const uint8_t http_byte_class[256] = {
@@ -26,26 +27,43 @@ const uint8_t http_byte_class[256] = {
      2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2,  2, /* f0 */
 };
 
-size_t http_plain_front(struct str s)
+/* The high bit of each of eight bytes that is a control byte; above the lowest of them others may be set too. */
+static uint64_t controls(const char *at)
 {
     const uint64_t ones = UINT64_C(0x0101010101010101), high = ones << 7;
+    uint64_t x, del;
+    memcpy(&x, at, 8);
+    x = le64toh(x);
+    del = x ^ ones * 0x7f;
+    return ((x - ones * 0x20) & ~x & high) | ((del - ones) & ~del & high);
+}
+
+size_t http_plain_front(struct str s)
+{
     size_t i = 0;
     for (; i + 8 <= s.len; i += 8) {
-        uint64_t x, del;
-        memcpy(&x, s.ptr + i, 8);
-        del = x ^ ones * 0x7f;
-        if (((x - ones * 0x20) & ~x & high) | ((del - ones) & ~del & high))
-            break;
+        uint64_t found = controls(s.ptr + i);
+        if (found)
+            return i + (size_t)__builtin_ctzll(found) / 8;
+    }
+    if (i < s.len && s.len >= 8) {
+        uint64_t found = controls(s.ptr + s.len - 8); /* some of them once more */
+        return found ? s.len - 8 + (size_t)__builtin_ctzll(found) / 8 : s.len;
     }
     return i;
 }
 
 bool http_all_of(struct str s, uint8_t class)
 {
-    for (size_t i = class == HTTP_BYTE_LINE ? http_plain_front(s) : 0; i < s.len; i++)
-        if (!(http_byte_class[(unsigned char)s.ptr[i]] & class))
-            return false;
-    return s.len > 0;
+    size_t i = class == HTTP_BYTE_LINE ? http_plain_front(s) : 0;
+    unsigned all = class;
+    for (; i + 4 <= s.len; i += 4) {
+        const unsigned char *at = (const unsigned char *)s.ptr + i;
+        all &= http_byte_class[at[0]] & http_byte_class[at[1]] & http_byte_class[at[2]] & http_byte_class[at[3]];
+    }
+    for (; i < s.len; i++)
+        all &= http_byte_class[(unsigned char)s.ptr[i]];
+    return s.len > 0 && all;
 }
 
 static bool named(const struct http_field *f, const char *name, size_t len)
@@ -79,7 +97,7 @@ bool http_field_has(const struct http_head *h, const char *name, const char *tok
     return false;
 }
 
-bool http_field_hop(const struct http_head *h, struct str name)
+bool http_always_hop(struct str name)
 {
     static const struct str hop[] = {
         {"connection", 10}, {"keep-alive", 10}, {"proxy-connection", 16},  {"proxy-authenticate", 18}, {"proxy-authorization", 19},
@@ -90,6 +108,13 @@ bool http_field_hop(const struct http_head *h, struct str name)
     for (size_t i = 0; i < BASE_COUNT(hop) && name.len < 20 && (lengths >> name.len & 1); i++)
         if (name.len == hop[i].len && strncasecmp(name.ptr, hop[i].ptr, name.len) == 0)
             return true;
+    return false;
+}
+
+bool http_field_hop(const struct http_head *h, struct str name)
+{
+    if (http_always_hop(name))
+        return true;
     for (size_t i = 0; i < h->n_fields; i++)
         if (named(&h->fields[i], "connection", 10) && has_token(h->fields[i].value, name))
             return true;

@@ -16,6 +16,9 @@
 
 struct http_field {
     struct str name, value; /* value without surrounding white space */
+    /* Set by the parser only. */
+    bool sound; /* its bytes have been looked at, and need no other look when it is written */
+    bool hop;   /* http_field_hop */
 };
 
 /* A message's start line and fields. All views point into the parser's memory and are valid until a byte of the next message is fed. */
@@ -76,6 +79,8 @@ bool http_parser_idle(const struct http_parser *p);
 int http_write_request(struct buf *out, struct str method, struct str target) BASE_MUST_USE;
 int http_write_status(struct buf *out, unsigned status) BASE_MUST_USE; /* "HTTP/1.1 200 OK" with our reason phrases */
 int http_write_field(struct buf *out, struct str name, struct str value) BASE_MUST_USE;
+/* As http_write_field, but a field as a parser gave it is not checked again. */
+int http_write_known_field(struct buf *out, const struct http_field *f) BASE_MUST_USE;
 void http_write_head_end(struct buf *out);
 /* The line before a chunk of len > 0 bytes; after the data comes HTTP_CHUNK_END. HTTP_CHUNK_LAST ends a body. */
 #define HTTP_CHUNK_LINE 20

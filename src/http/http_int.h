@@ -17,8 +17,10 @@ extern const uint8_t http_byte_class[256];
 
 /* True when s is not empty and each byte belongs to the class. */
 bool http_all_of(struct str s, uint8_t class);
-/* How many bytes at the front of s are certainly no control bytes, looked at eight at a time: most lines and values are that nearly as a whole. */
+/* How many bytes at the front of s are certainly no control bytes, looked at eight at a time: most lines and values are that as a whole, or to their end. */
 size_t http_plain_front(struct str s);
+/* True for the names that http_field_hop knows by themselves. */
+bool http_always_hop(struct str name);
 
 /* ---- check.c: refusals that need no parser ------------------------------------------------------------ */
 
@@ -35,6 +37,7 @@ bool http_check_status_line(struct str line, struct http_head *head, struct http
 /* What the framing fields of a head say, gathered while its fields come by. */
 struct http_framing {
     unsigned n_host, n_length, n_coding;
+    bool names_hops; /* a Connection field names others */
     struct str host;
     int64_t content_length; /* valid when n_length is not 0 */
 };

@@ -125,7 +125,7 @@ static int on_value_complete(llhttp_t *ll)
     struct http_parser *p = ll->data;
     if (p->phase != PHASE_HEAD) /* a trailer field is dropped, but counted */
         return ++p->n_lines > HTTP_FIELDS_MAX ? stop(p, -EMSGSIZE, "there are too many trailer fields") : 0;
-    struct http_field f = {.name = p->pending.name, .value = str_trim(p->pending.value)};
+    struct http_field f = {.name = p->pending.name, .value = str_trim(p->pending.value), .sound = true, .hop = http_always_hop(p->pending.name)};
     if (!http_check_field(&p->framing, f, &p->no))
         return HPE_USER;
     p->fields[p->head.n_fields++] = f;
@@ -144,6 +144,8 @@ static int on_headers_complete(llhttp_t *ll)
     if (!http_check_framing(&p->framing, &p->head, p->kind, &p->no))
         return HPE_USER;
     struct http_head *h = &p->head;
+    for (size_t i = 0; i < h->n_fields && p->framing.names_hops; i++)
+        p->fields[i].hop = http_field_hop(h, p->fields[i].name);
     h->chunked = p->framing.n_coding > 0;
     h->content_length = p->framing.n_length ? p->framing.content_length : -1;
     if (h->chunked != !!(ll->flags & F_CHUNKED) || (h->content_length >= 0) != !!(ll->flags & F_CONTENT_LENGTH) ||

@@ -30,10 +30,8 @@ int http_write_status(struct buf *out, unsigned status)
     return buf_status(out);
 }
 
-int http_write_field(struct buf *out, struct str name, struct str value)
+static int put_field(struct buf *out, struct str name, struct str value)
 {
-    if (!http_all_of(name, HTTP_BYTE_TOKEN) || (value.len && !http_all_of(value, HTTP_BYTE_LINE)))
-        return -EINVAL;
     size_t len = name.len + value.len + 4; /* of bytes that are in memory: it does not wrap */
     char *to = buf_room(out, len);
     if (!to)
@@ -45,6 +43,18 @@ int http_write_field(struct buf *out, struct str name, struct str value)
     memcpy(to + name.len + 2 + value.len, "\r\n", 2);
     buf_grew(out, len);
     return 0;
+}
+
+int http_write_field(struct buf *out, struct str name, struct str value)
+{
+    if (!http_all_of(name, HTTP_BYTE_TOKEN) || (value.len && !http_all_of(value, HTTP_BYTE_LINE)))
+        return -EINVAL;
+    return put_field(out, name, value);
+}
+
+int http_write_known_field(struct buf *out, const struct http_field *f)
+{
+    return f->sound ? put_field(out, f->name, f->value) : http_write_field(out, f->name, f->value);
 }
 
 void http_write_head_end(struct buf *out)

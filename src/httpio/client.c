@@ -266,7 +266,7 @@ static int add_fields(struct buf *out, const struct httpio_request *r)
     for (size_t i = 0; i < r->n_fields && e == 0; i++) {
         struct str name = r->fields[i].name;
 
-        e = httpio_field_ours(name) || str_eq_nocase(name, STR("host")) ? -EINVAL : http_write_field(out, name, r->fields[i].value);
+        e = httpio_field_ours(name) || str_eq_nocase(name, STR("host")) ? -EINVAL : http_write_known_field(out, &r->fields[i]);
     }
     return e;
 }

@@ -98,9 +98,9 @@ static int begin(struct httpio_exchange *x, unsigned status, const struct http_f
     buf_clear(&c->out);
     r = http_write_status(&c->out, status);
     for (size_t i = 0; i < n && r == 0; i++) {
-        if (str_eq_nocase(fields[i].name, STR("date")))
+        if (fields[i].name.len == 4 && str_eq_nocase(fields[i].name, STR("date")))
             with_date = false;
-        r = httpio_field_ours(fields[i].name) ? -EINVAL : http_write_field(&c->out, fields[i].name, fields[i].value);
+        r = httpio_field_ours(fields[i].name) ? -EINVAL : http_write_known_field(&c->out, &fields[i]);
     }
     if (r == 0) {
         if (body_is_lost(c))

@@ -34,7 +34,7 @@ const char *probe_step_text(enum probe_step s)
 struct httpio_fetch *probe_ask(struct httpio_client *c, const struct probe_target *t, const char *path, const char *body, uint64_t timeout_ms,
                                void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text), void *ctx)
 {
-    static const struct http_field json = {{"Content-Type", 12}, {"application/json", 16}};
+    static const struct http_field json = {.name = {"Content-Type", 12}, .value = {"application/json", 16}};
     struct httpio_request r = {.addr = t->addr, .method = STR("GET"), .target = str_of(path), .fresh = true};
     if (body) {
         r.method = STR("POST");

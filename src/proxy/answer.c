@@ -54,15 +54,27 @@ static size_t own_fields(const struct proxy_request *r, bool replica, struct own
 
 #define OWN_FIELDS (6 + PROXY_CORS_FIELDS)
 
+/* A field that only the router writes. Told apart by their first letter, before they are compared. */
+static bool is_ours(struct str name)
+{
+    switch (name.ptr[0] | 0x20) {
+    case 'a':
+        return proxy_cors_is_field(name);
+    case 'c':
+        return name.len == 14 && strncasecmp(name.ptr, "content-length", 14) == 0;
+    case 'x':
+        return name.len >= 8 && strncasecmp(name.ptr, "x-berth-", 8) == 0;
+    default:
+        return false;
+    }
+}
+
 static size_t response_fields(const struct proxy_request *r, const struct http_head *head, struct own_fields *own, struct http_field *out)
 {
     size_t n = 0;
-    for (size_t i = 0; i < head->n_fields; i++) {
-        struct str name = head->fields[i].name;
-        bool ours = name.len >= 8 && strncasecmp(name.ptr, "x-berth-", 8) == 0;
-        if (!ours && !http_field_hop(head, name) && !proxy_cors_is_field(name) && !str_eq_nocase(name, STR("content-length")))
+    for (size_t i = 0; i < head->n_fields; i++)
+        if (!head->fields[i].hop && !is_ours(head->fields[i].name))
             out[n++] = head->fields[i];
-    }
     n += own_fields(r, true, own, out + n);
     n += proxy_cors_fields(r->config, httpio_exchange_head(r->x), out + n);
     if (is_event_stream(head) && !http_field_get(head, "x-accel-buffering").ptr)

@@ -103,13 +103,13 @@ static struct str origin_form(struct str target, struct buf *scratch)
 static size_t request_fields(const struct proxy_config *c, const struct http_head *head, struct http_field out[HTTP_FIELDS_MAX])
 {
     /* Written anew for the replica's connection; a body that was read whole needs no leave to be sent. */
-    static const char *const ours[] = {"host", "content-length", "expect"};
+    static const struct str ours[] = {{"host", 4}, {"content-length", 14}, {"expect", 6}};
     size_t n = 0;
     for (size_t i = 0; i < head->n_fields; i++) {
         struct http_field f = head->fields[i];
-        bool skip = http_field_hop(head, f.name) || proxy_guard_secret(c, f.name);
+        bool skip = f.hop || proxy_guard_secret(c, f.name);
         for (size_t k = 0; !skip && k < BASE_COUNT(ours); k++)
-            skip = str_eq_nocase(f.name, str_of(ours[k]));
+            skip = f.name.len == ours[k].len && str_eq_nocase(f.name, ours[k]);
         if (!skip)
             out[n++] = f;
     }

@@ -24,8 +24,8 @@ struct echo {
     LIST_HEAD(, stream) streams;
 };
 
-static const struct http_field plain = {{"Content-Type", 12}, {"application/octet-stream", 24}};
-static const struct http_field events = {{"Content-Type", 12}, {"text/event-stream", 17}};
+static const struct http_field plain = {.name = {"Content-Type", 12}, .value = {"application/octet-stream", 24}};
+static const struct http_field events = {.name = {"Content-Type", 12}, .value = {"text/event-stream", 17}};
 
 static void on_request(void *ctx, struct httpio_exchange *x, const struct http_head *head)
 {

@@ -193,12 +193,41 @@ static void test_out_of_memory(void **state)
     http_parser_free(p);
 }
 
+/* Which fields end here is settled once for each head: by name, and by what its Connection fields name, wherever they stand. */
+static void test_hops(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *head, *hops; /* a letter for each field */
+    } cases[] = {
+        {"Host: a\r\nX-A: 1\r\nConnection: keep-alive\r\nKeep-Alive: 5\r\n", "nnhh"},
+        {"Host: a\r\nX-A: 1\r\nConnection: Close\r\nTE: trailers\r\nte-x: 1\r\n", "nnhhn"},
+        {"X-A: 1\r\nHost: a\r\nConnection: close, x-a\r\nX-B: 2\r\nconnection: X-B\r\nX-AB: 3\r\n", "hnhhhn"},
+        {"Host: a\r\nUpgrade: h2c\r\nProxy-Authorization: x\r\nTransfer-Encodings: y\r\n", "nhhn"},
+    };
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        struct seen s = {0};
+        struct http_parser *p = http_parser_new(HTTP_REQUEST, &seen_ops, &s);
+        size_t used = 0;
+        assert_int_equal(http_parser_feed(p, STR("GET / HTTP/1.1\r\n"), &used, NULL), 0);
+        assert_int_equal(http_parser_feed(p, str_of(cases[i].head), &used, NULL), 0);
+        assert_int_equal(http_parser_feed(p, STR("\r\n"), &used, NULL), 0);
+        assert_int_equal(s.head->n_fields, strlen(cases[i].hops));
+        for (size_t k = 0; k < s.head->n_fields; k++) {
+            assert_true(s.head->fields[k].sound);
+            assert_int_equal(s.head->fields[k].hop, cases[i].hops[k] == 'h');
+            assert_int_equal(s.head->fields[k].hop, http_field_hop(s.head, s.head->fields[k].name));
+        }
+        http_parser_free(p);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_message_at_a_time), cmocka_unit_test(test_views_outlive_input), cmocka_unit_test(test_callbacks_stop),
         cmocka_unit_test(test_eof_callback_error),    cmocka_unit_test(test_expect_head_once),    cmocka_unit_test(test_memory_kept),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_out_of_memory),         cmocka_unit_test(test_hops),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,16 +87,53 @@ static void test_chunk_line(void **state)
     }
 }
 
+/* Values are looked at in pieces of eight bytes: one bad byte is found wherever it is. */
+static void test_each_place(void **state)
+{
+    (void)state;
+    static const char bad[] = {'\0', '\n', '\r', '\x1f', '\x7f'}, good[] = {'\t', ' ', '~', '\x80', '\xff'};
+    for (size_t len = 1; len <= 26; len++)
+        for (size_t at = 0; at < len; at++)
+            for (size_t k = 0; k < BASE_COUNT(bad); k++) {
+                base_autobuf struct buf b = BUF_INIT(100);
+                char *value = malloc(len); /* exactly so many: nothing is read behind it */
+                assert_non_null(value);
+                memset(value, 'v', len);
+                value[at] = good[k];
+                assert_int_equal(http_write_field(&b, STR("N"), (struct str){value, len}), 0);
+                assert_int_equal(b.len, len + 5);
+                value[at] = bad[k];
+                assert_int_equal(http_write_field(&b, STR("N"), (struct str){value, len}), -EINVAL);
+                assert_int_equal(http_write_field(&b, (struct str){value, len}, STR("v")), -EINVAL);
+                assert_int_equal(b.len, len + 5);
+                free(value);
+            }
+}
+
+/* Only who parsed a field may say that it is sound. */
+static void test_known_field(void **state)
+{
+    (void)state;
+    base_autobuf struct buf b = BUF_INIT(1000);
+    struct http_field f = {.name = STR("A"), .value = STR("b\rc")};
+    assert_int_equal(http_write_known_field(&b, &f), -EINVAL);
+    f.value = STR("b");
+    assert_int_equal(http_write_known_field(&b, &f), 0);
+    f.sound = true;
+    assert_int_equal(http_write_known_field(&b, &f), 0);
+    assert_string_equal(b.ptr, "A: b\r\nA: b\r\n");
+}
+
 static void test_fields(void **state)
 {
     (void)state;
     static const struct http_field f[] = {
-        {{"Host", 4}, {"a", 1}},
-        {{"Connection", 10}, {"close, X-Once", 13}},
-        {{"X-Once", 6}, {"1", 1}},
-        {{"connection", 10}, {"x-twice ,", 9}},
-        {{"X-Empty", 7}, {"", 0}},
-        {{"host", 4}, {"b", 1}},
+        {.name = {"Host", 4}, .value = {"a", 1}},
+        {.name = {"Connection", 10}, .value = {"close, X-Once", 13}},
+        {.name = {"X-Once", 6}, .value = {"1", 1}},
+        {.name = {"connection", 10}, .value = {"x-twice ,", 9}},
+        {.name = {"X-Empty", 7}, .value = {"", 0}},
+        {.name = {"host", 4}, .value = {"b", 1}},
     };
     struct http_head h = {.fields = f, .n_fields = BASE_COUNT(f)};
     assert_true(str_eq_c(http_field_get(&h, "hOST"), "a"));
@@ -146,7 +183,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_request),    cmocka_unit_test(test_refused), cmocka_unit_test(test_no_room), cmocka_unit_test(test_status),
-        cmocka_unit_test(test_chunk_line), cmocka_unit_test(test_fields),  cmocka_unit_test(test_target_path),
+        cmocka_unit_test(test_chunk_line), cmocka_unit_test(test_each_place), cmocka_unit_test(test_known_field), cmocka_unit_test(test_fields),  cmocka_unit_test(test_target_path),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

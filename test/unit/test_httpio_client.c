@@ -337,8 +337,8 @@ static void requests_that_cannot_be(void **state)
 {
     (void)state;
     static const struct http_field bad[] = {
-        {{"X", 1}, {"a\r\nb", 4}}, {{"", 0}, {"a", 1}},          {{"Host", 4}, {"a", 1}}, {{"CONTENT-LENGTH", 14}, {"1", 1}}, {{"Transfer-Encoding", 17}, {"chunked", 7}},
-        {{"Connection", 10}, {"close", 5}},
+        {.name = {"X", 1}, .value = {"a\r\nb", 4}}, {.name = {"", 0}, .value = {"a", 1}},          {.name = {"Host", 4}, .value = {"a", 1}}, {.name = {"CONTENT-LENGTH", 14}, .value = {"1", 1}}, {.name = {"Transfer-Encoding", 17}, .value = {"chunked", 7}},
+        {.name = {"Connection", 10}, .value = {"close", 5}},
     };
     struct desk d;
     struct err err = {0};

@@ -395,11 +395,11 @@ static void answers_that_cannot_be(void **state)
     struct site t;
     struct raw r;
     static const struct http_field bad[] = {
-        {{"X", 1}, {"a\r\nb", 4}},
-        {{"X Y", 3}, {"a", 1}},
-        {{"content-length", 14}, {"1", 1}},
-        {{"Transfer-Encoding", 17}, {"chunked", 7}},
-        {{"Connection", 10}, {"close", 5}},
+        {.name = {"X", 1}, .value = {"a\r\nb", 4}},
+        {.name = {"X Y", 3}, .value = {"a", 1}},
+        {.name = {"content-length", 14}, .value = {"1", 1}},
+        {.name = {"Transfer-Encoding", 17}, .value = {"chunked", 7}},
+        {.name = {"Connection", 10}, .value = {"close", 5}},
     };
 
     site_open(&t);
