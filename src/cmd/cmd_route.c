@@ -55,7 +55,7 @@ static bool to_fd(const char *text, int *ret)
 static int run_worker(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
-    int code = CMD_OK, channel = -1, fds[LISTEN_MAX];
+    int code = CMD_OK, channel = -1, spill = -1, fds[LISTEN_MAX];
     size_t n = 0;
     if (!cmd_parse(c, argc, argv, 0, 0, &a, &code))
         return code;
@@ -70,17 +70,19 @@ static int run_worker(const struct cmd *c, int argc, char **argv)
     }
     if (n == 0 || !to_fd(cmd_value(c, &a, "channel-fd"), &channel))
         return cmd_usage(c, "a channel and at least one listening descriptor are needed");
+    if ((text = cmd_value(c, &a, "spill-fd")) && !to_fd(text, &spill))
+        return cmd_usage(c, "'%s' is no descriptor of a folder", text);
     struct err err;
-    return proxy_worker(channel, fds, n, (unsigned)loops, &err) < 0 ? cmd_fail(CMD_FAILED, &err) : CMD_OK;
+    return proxy_worker(channel, fds, n, spill, (unsigned)loops, &err) < 0 ? cmd_fail(CMD_FAILED, &err) : CMD_OK;
 }
 
 const struct cmd cmd_route_worker = {
     .name = "_route",
-    .synopsis = "--channel-fd FD [--loops N] --listen-fd FD...",
+    .synopsis = "--channel-fd FD [--loops N] [--spill-fd FD] --listen-fd FD...",
     .summary = "the router's worker process",
     .description = "Started by 'berth up'. Serves the listening descriptors as the channel's configuration says and ends with the channel.",
     .options = {{0, "channel-fd", "FD", "connected socket to the supervisor"}, {0, "listen-fd", "FD", "listening socket; may be repeated"},
-                {0, "loops", "N", "event loops that share the sockets (default 1)"}},
+                {0, "loops", "N", "event loops that share the sockets (default 1)"}, {0, "spill-fd", "FD", "folder for large request bodies"}},
     .hidden = true,
     .run = run_worker,
 };

@@ -102,6 +102,7 @@ static int read_router(struct fleet_reader *r)
     router->address = ROUTER_ADDRESS;
     router->port = ROUTER_PORT;
     router->loops = 1;
+    router->bodies = FLEET_BODIES_DEFAULT;
     const struct yaml_node *n = yaml_get(r->root, "router");
     if (!n)
         return 0;

@@ -179,6 +179,16 @@ struct fleet_group {
     struct fleet_pos pos;
 };
 
+/* What bodies of requests may take. A router keeps each until it is sure that no other replica must have it. */
+struct fleet_bodies {
+    uint64_t max_bytes;    /* of one */
+    uint64_t spill_bytes;  /* a larger one goes to a file */
+    uint64_t memory_bytes; /* of all that are in memory at once */
+    uint64_t disk_bytes;   /* of all that are in files at once */
+};
+#define FLEET_BODIES_DEFAULT ((struct fleet_bodies){.max_bytes = UINT64_C(64) << 20, .spill_bytes = UINT64_C(1) << 20, .memory_bytes = UINT64_C(256) << 20, .disk_bytes = UINT64_C(8) << 30})
+#define FLEET_BODY_MAX (UINT64_C(16) << 30) /* nobody sends an engine more in one request */
+
 struct fleet_router {
     bool declared;
     const struct fleet_host *host; /* NULL: this machine */
@@ -195,6 +205,7 @@ struct fleet_router {
     const char *const *cors;       /* origins whose pages may ask: "https://chat.example" */
     size_t n_cors;
     uint32_t loops;                /* threads that serve clients: 1 */
+    struct fleet_bodies bodies;
     struct fleet_pos pos;
 };
 

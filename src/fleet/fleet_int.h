@@ -77,7 +77,7 @@ struct fleet_section {
 
 /* fleet_schema.c */
 extern const struct fleet_schema fleet_schema_root, fleet_schema_host, fleet_schema_device, fleet_schema_runtime, fleet_schema_model,
-    fleet_schema_service, fleet_schema_kv, fleet_schema_vllm, fleet_schema_endpoint, fleet_schema_group, fleet_schema_router, fleet_schema_tls;
+    fleet_schema_service, fleet_schema_kv, fleet_schema_vllm, fleet_schema_endpoint, fleet_schema_group, fleet_schema_router, fleet_schema_tls, fleet_schema_bodies;
 extern const struct fleet_section fleet_sections[]; /* in the order in which they are read */
 extern const size_t fleet_n_sections;
 
@@ -165,6 +165,7 @@ int fleet_read_listen(struct fleet_reader *r, const struct yaml_node *n, void *p
 int fleet_read_admin(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_keys_file(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_router_unit(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_bodies(struct fleet_reader *r, const struct yaml_node *n, void *part);
 
 /* ---- fleet_listen.c: places that are files ----------------------------------------------------------------------- */
 

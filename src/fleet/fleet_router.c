@@ -81,6 +81,27 @@ int fleet_read_router_unit(struct fleet_reader *r, const struct yaml_node *n, vo
     return rc;
 }
 
+int fleet_read_bodies(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_router *router = part;
+    int rc = fleet_map(r, n);
+    return rc < 0 ? rc : fleet_read_part(r, &fleet_schema_bodies, n, fleet_label(r), fleet_key_pos_of(n), &router->bodies);
+}
+
+static int rules_bodies(struct fleet_reader *r)
+{
+    const struct fleet_bodies *b = &r->fleet->router.bodies;
+    const struct yaml_node *n = yaml_get(yaml_get(r->root, "router"), "bodies");
+    char most[UNITS_TEXT];
+    if (!n)
+        return 0;
+    if (b->max_bytes > FLEET_BODY_MAX)
+        return fleet_refuse(r, yaml_get(n, "max"), "'max' of bodies is at most %s", units_show_bytes(FLEET_BODY_MAX, most));
+    if (b->max_bytes > b->disk_bytes && b->max_bytes > b->memory_bytes)
+        return fleet_refuse(r, n, "a body of 'max' bytes fits neither into 'memory' nor into 'disk'; lower it, or raise one of them");
+    return 0;
+}
+
 /* scheme://host[:port], as a browser writes it: a page's origin is compared byte for byte. */
 int fleet_check_origin(struct fleet_reader *r, const struct yaml_node *n, struct str text)
 {
@@ -110,6 +131,9 @@ int fleet_rules_router(struct fleet_reader *r)
                             o->address);
     if (o->admin && o->admin_port && !o->socket && o->admin_port == o->port)
         return fleet_refuse(r, yaml_get(n, "admin"), "'admin' of the router has the port of 'listen'; choose another");
+    int rc = rules_bodies(r);
+    if (rc < 0)
+        return rc;
     if (o->host && o->host->ssh)
         for (size_t i = 0; i < f->n_services; i++)
             if (f->services[i].start == FLEET_ON_DEMAND)

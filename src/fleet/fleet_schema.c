@@ -159,6 +159,14 @@ static const struct fleet_key router_keys[] = {
     {.name = "admin", .type = FLEET_T_OWN, .read = fleet_read_admin},
     {.name = "keys-file", .type = FLEET_T_OWN, .read = fleet_read_keys_file},
     {.name = "cors", .type = FLEET_T_LIST, .at = AT(fleet_router, cors), .set_at = AT(fleet_router, n_cors), .min = 1, .max = FLEET_CORS_MAX, .check = fleet_check_origin},
+    {.name = "bodies", .type = FLEET_T_OWN, .read = fleet_read_bodies},
+};
+
+static const struct fleet_key bodies_keys[] = {
+    {.name = "max", .type = FLEET_T_BYTES, .at = AT(fleet_bodies, max_bytes), .min = 1024},
+    {.name = "spill", .type = FLEET_T_BYTES, .at = AT(fleet_bodies, spill_bytes)},
+    {.name = "memory", .type = FLEET_T_BYTES, .at = AT(fleet_bodies, memory_bytes), .min = 1024},
+    {.name = "disk", .type = FLEET_T_BYTES, .at = AT(fleet_bodies, disk_bytes)},
 };
 
 static const struct fleet_key tls_keys[] = {
@@ -178,6 +186,7 @@ const struct fleet_schema fleet_schema_endpoint = SCHEMA(endpoint_keys);
 const struct fleet_schema fleet_schema_group = SCHEMA(group_keys);
 const struct fleet_schema fleet_schema_router = SCHEMA(router_keys);
 const struct fleet_schema fleet_schema_tls = SCHEMA(tls_keys);
+const struct fleet_schema fleet_schema_bodies = SCHEMA(bodies_keys);
 
 static void service_defaults(void *part)
 {

@@ -234,6 +234,22 @@ void proxy_answer_hang(struct proxy_request *r)
     break_off(r, "it says nothing any more");
 }
 
+void proxy_answer_lost(struct proxy_request *r)
+{
+    static const struct str text = {"the router cannot read the kept request body", 44};
+    struct proxy_lane *lane = r->lane;
+    r->call = httpio_call_cancel(r->call);
+    r->sending = false;
+    if (r->content) {
+        end_early(r, SCHED_ABANDONED, 503, text);
+        return;
+    }
+    proxy_forward_leave(r, SCHED_ABANDONED);
+    proxy_answer_reset(r);
+    proxy_request_fail(r, 503, STR_FMT, STR_ARG(text));
+    proxy_pump(lane);
+}
+
 /* ---- what a call tells ------------------------------------------------------------------------------------------------ */
 
 static bool reads_events(const struct proxy_request *r)

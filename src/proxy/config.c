@@ -4,7 +4,7 @@
  *
  *   {"config":{"replicas":[{"name":"a","served":"a","host":"127.0.0.1","port":7770,"ready":true,"generation":3,"slots":2,"context":8192,"pins":true}, ...],
  *              "endpoints":[{"name":"m","policy":"adaptive","aliases":["x"],"replicas":[0,1]}, ...],
- *              "headers":["x-task", ...]}}
+ *              "headers":["x-task", ...], "bodies":{"max":67108864,"spill":1048576,"memory":268435456,"disk":8589934592}}}
  *
  * Both ends are the same program, so a text with anything else in it is an error, not something to be lenient about.
  */
@@ -78,6 +78,23 @@ static void write_endpoint(struct json_out *o, const struct fleet *f, const stru
     json_out_end(o);
 }
 
+static bool is_default(const struct fleet_bodies *b)
+{
+    const struct fleet_bodies d = FLEET_BODIES_DEFAULT;
+    /* zeroes are of a fleet that was not read from a file */
+    return !b->max_bytes || (b->max_bytes == d.max_bytes && b->spill_bytes == d.spill_bytes && b->memory_bytes == d.memory_bytes && b->disk_bytes == d.disk_bytes);
+}
+
+static void write_bodies(struct json_out *o, const struct fleet_bodies *b)
+{
+    json_out_obj(o, "bodies");
+    json_out_u64(o, "max", b->max_bytes);
+    json_out_u64(o, "spill", b->spill_bytes);
+    json_out_u64(o, "memory", b->memory_bytes);
+    json_out_u64(o, "disk", b->disk_bytes);
+    json_out_end(o);
+}
+
 int proxy_config_text(const struct fleet *f, const struct proxy_state *states, size_t n, struct buf *out)
 {
     struct json_out *o = json_out_new();
@@ -97,6 +114,8 @@ int proxy_config_text(const struct fleet *f, const struct proxy_state *states, s
     for (size_t i = 0; i < f->router.n_conversation_headers; i++)
         json_out_cstr(o, NULL, f->router.conversation_headers[i]);
     json_out_end(o);
+    if (!is_default(&f->router.bodies))
+        write_bodies(o, &f->router.bodies);
     if (f->router.keys_file)
         json_out_bool(o, "keyed", true);
     if (f->router.n_cors)
@@ -260,13 +279,28 @@ static int read_cors(struct proxy_config *c, json_val v, struct err *err)
     return rc;
 }
 
+/* None: the defaults. */
+static int read_bodies(struct proxy_config *c, json_val v, struct err *err)
+{
+    c->bodies = FLEET_BODIES_DEFAULT;
+    if (!v)
+        return 0;
+    struct fleet_bodies *b = &c->bodies;
+    if (json_count(v) != 4 || !json_u64(json_get(v, "max"), &b->max_bytes) || b->max_bytes > FLEET_BODY_MAX || !json_u64(json_get(v, "spill"), &b->spill_bytes) ||
+        !json_u64(json_get(v, "memory"), &b->memory_bytes) || !json_u64(json_get(v, "disk"), &b->disk_bytes))
+        return bad(err, "the limits of bodies are not complete");
+    return 0;
+}
+
 static int read_config(struct proxy_config *c, json_val root, const struct proxy_config *before, struct err *err)
 {
     json_val v = json_get(root, "config");
-    json_val keyed = json_get(v, "keyed"), cors = json_get(v, "cors");
-    if (json_count(root) != 1 || json_count(v) != 3 + (size_t)(keyed != NULL) + (size_t)(cors != NULL) || (keyed && !json_bool(keyed, &c->keyed)))
+    json_val keyed = json_get(v, "keyed"), cors = json_get(v, "cors"), bodies = json_get(v, "bodies");
+    if (json_count(root) != 1 || json_count(v) != 3 + (size_t)(keyed != NULL) + (size_t)(cors != NULL) + (size_t)(bodies != NULL) || (keyed && !json_bool(keyed, &c->keyed)))
         return bad(err, "it is no object \"config\" with replicas, endpoints and headers");
-    int rc = 0;
+    int rc = read_bodies(c, bodies, err);
+    if (rc < 0)
+        return rc;
     c->replicas = read_array(c, v, "replicas", FLEET_SERVICES_MAX, sizeof *c->replicas, &c->n_replicas, &rc, err);
     if (rc == 0)
         c->endpoints = read_array(c, v, "endpoints", FLEET_SERVICES_MAX, sizeof *c->endpoints, &c->n_endpoints, &rc, err);

@@ -36,9 +36,9 @@ static struct str quote(struct proxy_request *r, const char *served)
 /* Cuts the body so that this replica's own name for the model stands in it, and the slot that it should use. */
 static int cut_body(struct proxy_request *r)
 {
-    struct str body = buf_str(&r->body), slot = {0}, name = {0};
+    struct str body = proxy_body_text(&r->body), slot = {0}, name = {0};
     uint32_t number = r->ticket.slot;
-    size_t at = number == AFFINITY_NO_SLOT || !r->ticket.leased || r->dialect == PLACE_BATCH || r->form ? 0 : first_member(body);
+    size_t at = number == AFFINITY_NO_SLOT || !r->ticket.leased || r->dialect == PLACE_BATCH || r->form ? 0 : r->member_off;
     r->part = r->part_off = 0;
     if (at && (!r->model_len || at <= r->model_off)) {
         snprintf(r->slot, sizeof r->slot, "\"id_slot\":%u,", (unsigned)number);
@@ -71,8 +71,14 @@ void proxy_forward_send(struct proxy_request *r)
         }
         size_t n = part.len - r->part_off < PROXY_SLICE ? part.len - r->part_off : PROXY_SLICE;
         struct str slice = {part.ptr + r->part_off, n};
+        if (proxy_body_reach(&r->body, slice) < 0) {
+            proxy_answer_lost(r);
+            return;
+        }
         r->part_off += n;
-        if (httpio_call_send(r->call, slice))
+        bool full = httpio_call_send(r->call, slice);
+        proxy_body_sent(&r->body, slice);
+        if (full)
             return;
     }
     r->sending = false;
@@ -130,6 +136,8 @@ static int call(struct proxy_request *r, struct err *err)
     for (size_t i = 0; i < BASE_COUNT(r->parts); i++)
         len += r->parts[i].len;
     bool large = len > PROXY_BODY_SMALL;
+    if (!large && proxy_body_reach(&r->body, proxy_body_text(&r->body)) < 0)
+        return err_set(err, -ENODATA, "the router cannot read the kept request body");
     struct httpio_request q = {
         .addr = r->target.addr,
         .host = r->target.addr.unix_path ? (struct str){0} : str_of(r->target.host),
@@ -142,8 +150,8 @@ static int call(struct proxy_request *r, struct err *err)
         .body_follows = large,
         .body_length = (int64_t)len,
     };
-    if (!large && len == r->body.len && !r->model_len) {
-        q.body = buf_str(&r->body);
+    if (!large && len == proxy_body_text(&r->body).len && !r->model_len) {
+        q.body = proxy_body_text(&r->body);
     } else if (!large) {
         for (size_t i = 0; i < BASE_COUNT(r->parts); i++)
             buf_add_str(&joined, r->parts[i]);
@@ -204,6 +212,17 @@ static void enter(struct proxy_request *r)
         proxy_pump(r->lane);
 }
 
+void proxy_forward_admit(struct proxy_request *r)
+{
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    size_t waiting = sched_waiting(r->proxy->sched);
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+    if (r->dialect == PLACE_OTHER || waiting < SCHED_QUEUE_MAX)
+        return;
+    r->turned_away = waiting + 1;
+    proxy_request_fail(r, 503, "too many requests are waiting (%zu)", waiting);
+}
+
 /* Who may have it, and what it is part of. */
 static int make_ticket(struct proxy_request *r)
 {
@@ -211,7 +230,7 @@ static int make_ticket(struct proxy_request *r)
     const struct http_head *head = httpio_exchange_head(r->x);
     const struct proxy_endpoint *e = r->endpoint;
     struct sched_ticket *t = &r->ticket;
-    place_identify(http_target_path(head->target), head, buf_str(&r->body), &r->config->names, r->proxy->seed, id);
+    place_identify(http_target_path(head->target), head, proxy_body_text(&r->body), &r->config->names, r->proxy->seed, id);
     r->dialect = id->dialect;
     r->stream = id->stream && id->dialect != PLACE_BATCH;
     *t = (struct sched_ticket){.policy = e->policy, .hint = id->hint, .flow = id->flow, .owner = r->key ? place_hash(r->proxy->seed, str_of(r->key)) : 0, .tokens = id->tokens, .leased = id->dialect != PLACE_OTHER, .pinned = id->pinned, .seq = r->number,
@@ -231,6 +250,7 @@ static int make_ticket(struct proxy_request *r)
         if (peers[e->replicas[i]])
             r->candidates[t->n_candidates++] = &peers[e->replicas[i]]->s;
     t->candidates = r->candidates;
+    r->member_off = first_member(proxy_body_text(&r->body));
     see_is(r->proxy->see, r->page, &(struct see_named){.endpoint = e->name, .key = r->key, .api = place_dialect_name(id->dialect), .conversation = id->hint ? id->hint : id->n ? id->chain[0] : 0,
                                                 .prompt_tokens = id->dialect == PLACE_OTHER ? 0 : id->tokens, .stream = r->stream});
     return 0;
@@ -246,6 +266,7 @@ void proxy_forward(struct proxy_request *r)
     if (r->stream)
         proxy_stream_add(r);
     proxy_join_identify(r);
+    proxy_body_rest(&r->body);
     if (proxy_join(r))
         see_phase(r->proxy->see, r->page, SEE_QUEUE, r->sent_ms);
     else
@@ -307,7 +328,7 @@ void proxy_forward_go(struct proxy_request *r, bool expired)
     note_sent(r);
     proxy_answer_reset(r);
     int rc = call(r, &err);
-    if (rc == -ENOMEM || rc == -EINVAL) { /* ours or the client's, not the replica's */
+    if (rc == -ENOMEM || rc == -EINVAL || rc == -ENODATA) { /* ours or the client's, not the replica's */
         proxy_forward_leave(r, SCHED_ABANDONED);
         proxy_request_fail(r, rc == -EINVAL ? 400 : 503, "%s", err.text);
     } else if (rc < 0) {

@@ -93,7 +93,8 @@ static int admit(struct proxy_request *r, const struct proxy_key *key)
     bool full = u && key->concurrency && u->active >= key->concurrency;
     if (u && !full)
         wait_s = take_turn(u, key->rate, proxy_lane_now(r->lane));
-    if (u && !full && wait_s == 0) {
+    bool admitted = u && !full && wait_s == 0;
+    if (admitted) {
         u->active++;
         r->use = u;
     }
@@ -106,7 +107,7 @@ static int admit(struct proxy_request *r, const struct proxy_key *key)
         proxy_request_fail(r, 429, "key '%s' has %u requests under way, as many as it may have at once", u->name, key->concurrency);
     else if (wait_s)
         proxy_request_fail(r, 429, "key '%s' may ask %u times a minute; again in %u s", u->name, key->rate, wait_s);
-    return r->use ? 0 : -EACCES;
+    return admitted ? 0 : -EACCES; /* the request may be gone */
 }
 
 int proxy_guard_admit(struct proxy_request *r)

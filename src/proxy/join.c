@@ -27,11 +27,11 @@ void proxy_join_identify(struct proxy_request *r)
     static const char *const credentials[] = {"authorization", "x-api-key", "api-key", "cookie", "accept"};
     const struct http_head *head = httpio_exchange_head(r->x);
     const struct sched_ticket *t = &r->ticket;
-    if (!t->leased || r->dialect == PLACE_BATCH || r->body.len > PROXY_JOIN_MAX || !(t->hint || t->n_chain > 1 || is_retry(head)))
+    if (!t->leased || r->dialect == PLACE_BATCH || proxy_body_text(&r->body).len > PROXY_JOIN_MAX || !(t->hint || t->n_chain > 1 || is_retry(head)))
         return;
     r->same[0] = r->same[1] = r->proxy->seed;
     fold(r, head->target);
-    fold(r, buf_str(&r->body));
+    fold(r, proxy_body_text(&r->body));
     fold(r, (struct str){(const char *)&t->hint, sizeof t->hint});
     for (size_t i = 0; i < BASE_COUNT(credentials); i++)
         fold(r, http_field_get(head, credentials[i]));
@@ -43,11 +43,17 @@ static struct proxy_request **bucket(const struct proxy_request *r)
     return &r->lane->running[r->same[0] / 2 % PROXY_RUNNING];
 }
 
+static bool same_body(const struct proxy_request *a, const struct proxy_request *b)
+{
+    struct str x = proxy_body_text(&a->body), y = proxy_body_text(&b->body);
+    return x.len == y.len && proxy_body_reach(&a->body, x) == 0 && proxy_body_reach(&b->body, y) == 0 && str_eq(x, y);
+}
+
 /* The one that runs and has nothing of an answer yet. */
 static struct proxy_request *find(const struct proxy_request *r)
 {
     struct proxy_request *o = *bucket(r);
-    while (o && !(o->same[0] == r->same[0] && o->same[1] == r->same[1] && o->endpoint == r->endpoint && str_eq(buf_str(&o->body), buf_str(&r->body))))
+    while (o && !(o->same[0] == r->same[0] && o->same[1] == r->same[1] && o->endpoint == r->endpoint && same_body(o, r)))
         o = o->next_same;
     return o;
 }

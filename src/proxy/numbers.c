@@ -28,6 +28,9 @@ const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
     [PROXY_M_KEY_REQUESTS] = {"berth_router_key_requests_total", "Requests answered, by the name of the key that was shown and the status sent", METRICS_COUNTER, {"key", "code"}, NULL, 0},
     [PROXY_M_KEY_TOKENS] = {"berth_router_key_tokens_total", "Tokens as replicas tell them, by the name of the key", METRICS_COUNTER, {"key", "kind"}, NULL, 0},
     [PROXY_M_HEARTBEATS] = {"berth_router_heartbeats_total", "Signs of life sent to clients that wait", METRICS_COUNTER, {0}, NULL, 0},
+    [PROXY_M_SPILLED] = {"berth_router_bodies_spilled_total", "Request bodies that went to a file, for their size or because memory for bodies was used up", METRICS_COUNTER, {0}, NULL, 0},
+    [PROXY_M_SPILLED_BYTES] = {"berth_router_spilled_bytes_total", "Bytes of request bodies written to files", METRICS_COUNTER, {0}, NULL, 0},
+    [PROXY_M_BODIES_REFUSED] = {"berth_router_bodies_refused_total", "Request bodies that were not kept: large (over the limit of one), full (over what all may take), disk full, error", METRICS_COUNTER, {"reason"}, NULL, 0},
     [PROXY_M_HANDSHAKES] = {"berth_router_tls_handshakes_total", "TLS handshakes with clients by how they ended: ok, failed (refused by either side), left (not complete when the connection ended or its time was over)",
                             METRICS_COUNTER, {"result"}, NULL, 0},
     [PROXY_M_CONNECTIONS] = {"berth_router_connections_total", "Connections of clients by what became of them: accepted; refused at the limit; reclaimed or idle (closed without a request, to make room or at the end of their "
@@ -41,6 +44,7 @@ const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
                           duration_bounds, BASE_COUNT(duration_bounds)},
     [PROXY_M_ACTIVE] = {"berth_router_active", "Requests under way", METRICS_GAUGE, {0}, NULL, 0},
     [PROXY_M_WAITING] = {"berth_router_waiting", "Requests in the queue", METRICS_GAUGE, {0}, NULL, 0},
+    [PROXY_M_BODY_BYTES] = {"berth_router_body_bytes", "Bytes of request bodies that are kept, in memory and in files", METRICS_GAUGE, {"where"}, NULL, 0},
     [PROXY_M_INDEX] = {"berth_router_affinity_bytes", "Memory of the index of conversations", METRICS_GAUGE, {0}, NULL, 0},
     [PROXY_M_WORKING_SET] = {"berth_router_working_set_tokens", "Tokens of the conversations that had a turn within ten minutes", METRICS_GAUGE, {"endpoint"}, NULL, 0},
     [PROXY_M_CAPACITY] = {"berth_router_capacity_tokens", "Tokens that the slots of the ready replicas hold; 0 when unknown", METRICS_GAUGE, {"endpoint"}, NULL, 0},
@@ -128,6 +132,8 @@ int proxy_metrics(struct proxy *p, struct buf *out)
     uint64_t now = proxy_lane_now(p->lanes);
     metrics_set(metrics_get(p->metrics, PROXY_M_ACTIVE, NULL), (double)p->stats.active);
     metrics_set(metrics_get(p->metrics, PROXY_M_WAITING, NULL), (double)sched_waiting(p->sched));
+    metrics_set(PROXY_M(p, PROXY_M_BODY_BYTES, "memory"), (double)p->bodies);
+    metrics_set(PROXY_M(p, PROXY_M_BODY_BYTES, "file"), (double)p->spilled);
     metrics_set(metrics_get(p->metrics, PROXY_M_INDEX, NULL), (double)affinity_bytes(p->affinity));
     measure_room(p);
     for (size_t i = 0; i < p->n_peers; i++) {

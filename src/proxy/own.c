@@ -100,7 +100,7 @@ static void answer_version(struct httpio_exchange *x)
 static void answer_show(struct proxy_request *r)
 {
     base_autobuf struct buf name = BUF_INIT(4096);
-    struct str body = buf_str(&r->body);
+    struct str body = proxy_body_text(&r->body);
     size_t off, len;
     if (json_scan_member(body, "model", &off, &len, NULL) < 0 && json_scan_member(body, "name", &off, &len, NULL) < 0) {
         answer_error(r->x, r, 400, "set \"model\" to a model's name; GET /api/tags lists them");
@@ -128,18 +128,27 @@ static void answer_show(struct proxy_request *r)
     finish(r->x, r, 200, o);
 }
 
+static bool is_show(const struct http_head *head)
+{
+    return str_eq_c(http_target_path(head->target), "/api/show") && str_eq_c(head->method, "POST");
+}
+
 bool proxy_own_body(struct proxy_request *r)
 {
-    const struct http_head *head = httpio_exchange_head(r->x);
-    struct str path = http_target_path(head->target);
-    if (!str_starts(path, STR("/api/")))
+    if (!is_show(httpio_exchange_head(r->x)))
         return false;
-    bool show = str_eq_c(path, "/api/show") && str_eq_c(head->method, "POST");
-    r->status = show ? 200 : 404;
-    if (show)
-        answer_show(r);
-    else
-        answer_error(r->x, r, 404, "this is not Ollama: ask POST /v1/chat/completions, /v1/completions, /v1/embeddings or /v1/responses (OpenAI), or /v1/messages (Anthropic)");
+    r->status = 200;
+    answer_show(r);
+    return true;
+}
+
+bool proxy_own_refuse(struct proxy_request *r)
+{
+    const struct http_head *head = httpio_exchange_head(r->x);
+    if (!str_starts(http_target_path(head->target), STR("/api/")) || is_show(head))
+        return false;
+    r->status = 404;
+    answer_error(r->x, r, 404, "this is not Ollama: ask POST /v1/chat/completions, /v1/completions, /v1/embeddings or /v1/responses (OpenAI), or /v1/messages (Anthropic)");
     return true;
 }
 

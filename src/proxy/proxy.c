@@ -6,6 +6,8 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include <os/os.h>
+
 #include "proxy_int.h"
 
 int proxy_new(struct net_loop *l, unsigned loops, struct proxy **ret, struct err *err)
@@ -17,7 +19,7 @@ int proxy_new(struct net_loop *l, unsigned loops, struct proxy **ret, struct err
     p->tick_ms = PROXY_TICK_MS;
     p->heartbeat_ms = PROXY_HEARTBEAT_MS;
     p->hang_ms = PROXY_HANG_MS;
-    p->bodies_max = PROXY_BODIES_MAX;
+    p->spill_dir = -1;
     /* Without randomness hashes are only less of a surprise. */
     base_ignore(getrandom(&p->seed, sizeof p->seed, GRND_NONBLOCK));
     p->see = see_new();
@@ -59,6 +61,7 @@ struct proxy *proxy_free(struct proxy *p)
     p->sched = sched_free(p->sched);
     p->affinity = affinity_free(p->affinity);
     p->tls = net_tls_unref(p->tls);
+    os_closep(&p->spill_dir);
     (void)pthread_mutex_destroy(&p->lock);
     free(p);
     return NULL;
@@ -89,6 +92,12 @@ int proxy_listen(struct proxy *p, int fd, struct err *err)
 int proxy_set_tls(struct proxy *p, struct str certificate, struct str key, struct err *err)
 {
     return p->tls ? net_tls_replace(p->tls, certificate, key, err) : net_tls_new(certificate, key, &p->tls, err);
+}
+
+void proxy_spill_to(struct proxy *p, int dir_fd)
+{
+    os_closep(&p->spill_dir);
+    p->spill_dir = dir_fd;
 }
 
 static void finish_drain(struct proxy *p)

@@ -10,8 +10,6 @@
 #include <fleet/fleet.h>
 #include <net/net.h>
 
-#define PROXY_BODY_MAX 67108864 /* 64 MiB: bytes of a request's body, kept so that it can be sent again; more is 413 */
-
 /* ---- configuration ------------------------------------------------------------------------------------------ */
 
 /* Immutable, reference-counted: requests under way keep the one that they began with. */
@@ -73,8 +71,9 @@ bool proxy_key_allows(const struct proxy_key *k, const char *model);
  *   GET /health           200 {"status":"ok"} while any replica is ready, else 503
  *   GET /v1/models        the fleet's endpoint names and aliases, OpenAI's list shape; also /models
  *   GET /v1/models/NAME   one of them; 404
- *   GET /, GET /api/tags, /api/ps, /api/version, POST /api/show   what clients of Ollama ask first; other calls of /api/: 404 that says what to use instead
+ *   GET /, GET /api/tags, /api/ps, /api/version, POST /api/show   what clients of Ollama ask first
  *   a WebSocket           426: clients that may use one go on over HTTP at once
+ *   other calls of /api/  404, without their body, as are 401, 413, 429, and 503 of a full queue
  *   anything else         the endpoint is the field "model" of a multipart/form-data body, or the string member "model" at the top level of a JSON body; without a body the query's model=; when neither names one and the fleet has exactly one endpoint, that one.
  *                         A name that is not there: 404 in OpenAI's error shape listing the known ones. No model named: 400.
  * The body's model value is replaced by the replica's served name; everything else goes through byte for byte: path, query, percent-encoding, fields but hop-by-hop ones, status, response body.
@@ -93,6 +92,8 @@ void proxy_set_config(struct proxy *p, struct proxy_config *c);
 void proxy_set_keys(struct proxy *p, struct proxy_keys *k);
 /* Serves a listening descriptor, which it owns from now on, also on failure. The loops take turns: an address that all are to serve needs a socket with SO_REUSEPORT for each. */
 int proxy_listen(struct proxy *p, int fd, struct err *err) BASE_MUST_USE;
+/* A folder for large bodies, which is ours from now on: they are in files without names there. Before the first proxy_listen, or never: then all are in memory. */
+void proxy_spill_to(struct proxy *p, int dir_fd);
 /* Takes no new connections and ends once what runs has ended, at the latest after deadline_ms. */
 void proxy_drain(struct proxy *p, uint64_t deadline_ms, void (*cb)(void *ctx), void *ctx);
 struct proxy *proxy_free(struct proxy *p);
@@ -151,8 +152,8 @@ int proxy_pair_text(const struct proxy_pair *p, struct buf *out) BASE_MUST_USE;
  * {"demand":{"mark":N,"active":[{"service":NAME,"n":N},...],"waiting":[{"endpoint":NAME,"n":N,"ms":LONGEST},...]}} whenever it differs: after the configuration of that number what each replica works on, and for which
  * endpoints requests wait of which no replica is ready. The end of the channel ends the worker at once. */
 #define PROXY_CHANNEL_LINE_MAX 4194304
-/* Runs until drained or the channel ends. Owns the descriptors. 0, or a negative errno. */
-int proxy_worker(int channel_fd, const int *listen_fds, size_t n, unsigned loops, struct err *err) BASE_MUST_USE;
+/* Runs until drained or the channel ends. spill_dir: as proxy_spill_to; -1: there is none. Owns the descriptors. 0, or a negative errno. */
+int proxy_worker(int channel_fd, const int *listen_fds, size_t n, int spill_dir, unsigned loops, struct err *err) BASE_MUST_USE;
 
 /* ---- the drill ------------------------------------------------------------------------------------------------- */
 

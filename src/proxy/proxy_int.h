@@ -7,6 +7,7 @@
  *   lane.c     one event loop's share of it: its thread, its clock, whose turn it is
  *   numbers.c  metrics, and a line for each request
  *   request.c  a request from its head to its end: reading, own answers, errors
+ *   body.c     what a request's body is kept in
  *   own.c      what the router answers itself
  *   forward.c  the call to a replica: queue, sending, sending again
  *   join.c     the same turn asked twice
@@ -40,7 +41,6 @@
 #include "proxy.h"
 #include "see_int.h"
 
-#define PROXY_BODIES_MAX ((size_t)512 * 1024 * 1024) /* bytes of all bodies that are kept at once; more is 503 */
 #define PROXY_BODY_SMALL 262144         /* a body up to here is handed over in one piece and may go to a kept connection */
 #define PROXY_SLICE 65536               /* a larger one goes in pieces of this size, as the replica takes them */
 #define PROXY_KNOWN_SHOWN 32            /* names listed in the answer to an unknown one */
@@ -96,6 +96,7 @@ struct proxy_config {
     struct proxy_endpoint *endpoints;
     size_t n_endpoints;
     struct place_names names; /* of conversations */
+    struct fleet_bodies bodies;
     bool keyed;              /* clients must show a key */
     const char *const *cors; /* origins whose pages may ask */
     size_t n_cors;
@@ -141,7 +142,7 @@ struct proxy {
     unsigned n_lanes;
     uint64_t seed;
     uint64_t tick_ms, heartbeat_ms, hang_ms;
-    size_t bodies_max;
+    int spill_dir;               /* where files of bodies are; -1: there are none. Set before any lane serves */
     unsigned listeners;          /* the owner's, as what a drain is followed by */
     pthread_mutex_t lock;
     struct proxy_config *config; /* lock; NULL until the first one */
@@ -155,7 +156,8 @@ struct proxy {
     unsigned undrained;          /* lock; lanes that are not drained */
     void (*drain_cb)(void *ctx);
     void *drain_ctx;
-    atomic_size_t bodies;        /* bytes kept */
+    atomic_size_t bodies, spilled; /* bytes of bodies in memory, and in files */
+    atomic_uint_least64_t spill_names;
     atomic_uint_least64_t numbers; /* of requests that were given */
     struct {
         atomic_uint_least64_t requests, retries, errors, active;
@@ -287,6 +289,34 @@ struct dialect_usage {
 /* Adds what an answer or an event's data says of tokens. */
 void dialect_read_usage(struct str text, struct dialect_usage *u);
 
+/* ---- body.c ------------------------------------------------------------------------------------------------ */
+
+/* Once whole it is one text, in memory or mapped. */
+struct proxy_body {
+    struct buf mem; /* all of it, while it is not filed */
+    bool filed;
+    int fd;         /* of a file that is not mapped yet; -1 */
+    char *map;
+    size_t len;     /* of what is filed */
+    size_t given;   /* of the mapping, from its front: given back to the system */
+};
+void proxy_body_init(struct proxy_body *b, const struct fleet_bodies *limits);
+/* Whether there is room for a body of that length (-1: it does not say), as far as its head tells. -EFBIG, or -EAGAIN: not at the moment. */
+int proxy_body_admit(struct proxy *p, const struct fleet_bodies *limits, int64_t length) BASE_MUST_USE;
+/* Adds what came. As proxy_body_admit; -ENOSPC: the disk is full; -ENOMEM; others of a file. */
+int proxy_body_add(struct proxy *p, const struct fleet_bodies *limits, struct proxy_body *b, struct str data, int64_t length) BASE_MUST_USE;
+/* All of it is there. */
+int proxy_body_end(struct proxy_body *b) BASE_MUST_USE;
+/* All of it, after proxy_body_end; valid until the body is dropped. */
+struct str proxy_body_text(const struct proxy_body *b);
+/* To be called before a part of the text is read: fails where the disk cannot give it. */
+int proxy_body_reach(const struct proxy_body *b, struct str part) BASE_MUST_USE;
+/* What is up to the end of that part is not needed for now; nothing is. */
+void proxy_body_sent(struct proxy_body *b, struct str part);
+void proxy_body_rest(struct proxy_body *b);
+/* Lets go of it; it is empty then. */
+void proxy_body_drop(struct proxy *p, struct proxy_body *b);
+
 /* ---- request.c --------------------------------------------------------------------------------------------- */
 
 struct proxy_request {
@@ -300,10 +330,10 @@ struct proxy_request {
     unsigned retry_s;            /* when a client that asks too much may come again */
     uint64_t number, since_ms;
     struct see_page *page;       /* changes under the lock, while it may be in the queue; NULL: unseen */
-    struct buf body;
-    size_t counted;              /* of body, in proxy->bodies */
+    struct proxy_body body;
     bool form;                   /* the body is multipart/form-data, and its model as it is, not quoted */
     size_t model_off, model_len; /* of the model's value in body; len 0: there is none */
+    size_t member_off;           /* of the first member of the body's object; 0: it has none */
     /* where it goes */
     enum place_dialect dialect;
     bool stream;                 /* its client asked for one */
@@ -365,11 +395,15 @@ void proxy_request_drop_body(struct proxy_request *r);
 
 /* Answers what is asked of the router itself, without a body. False: it is none of it. c may be NULL. */
 bool proxy_own(struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c);
-/* The same for a request that is whole. */
+/* What can be said without the body of one that may have one: there is no such call. True: it is answered, and the request may be gone. */
+bool proxy_own_refuse(struct proxy_request *r);
+/* What needs the body, which is whole. */
 bool proxy_own_body(struct proxy_request *r);
 
 /* ---- forward.c ---------------------------------------------------------------------------------------------- */
 
+/* Turns it away when it would have to wait and the queue is full. The request may be gone when it returns. */
+void proxy_forward_admit(struct proxy_request *r);
 /* Puts the complete request in line. The request may be gone when it returns. */
 void proxy_forward(struct proxy_request *r);
 /* It is its turn: ticket.replica is where, or NULL for nowhere. */
@@ -384,7 +418,7 @@ void proxy_forward_drained(struct proxy_request *r);
 void proxy_forward_proved(struct proxy_request *r);
 /* Gives the lease, or the place in the queue, back. */
 void proxy_forward_leave(struct proxy_request *r, enum sched_result result);
-void proxy_forward_send(struct proxy_request *r); /* more of a large body */
+void proxy_forward_send(struct proxy_request *r); /* more of a large body. The request may be gone when it returns */
 
 /* ---- join.c ---------------------------------------------------------------------------------------------------- */
 
@@ -410,6 +444,8 @@ void proxy_answer_reset(struct proxy_request *r);
 void proxy_answer_heartbeat(struct proxy_request *r);
 /* The replica has said nothing for too long: another one, or the answer ends here. The request may be gone when it returns. */
 void proxy_answer_hang(struct proxy_request *r);
+/* Its body cannot be sent on. The request may be gone when it returns. */
+void proxy_answer_lost(struct proxy_request *r);
 /* Its content has begun and it is to end here. The request may be gone when it returns. */
 void proxy_answer_cancel(struct proxy_request *r);
 
@@ -427,6 +463,9 @@ enum proxy_metric {
     PROXY_M_KEY_REQUESTS,
     PROXY_M_KEY_TOKENS,
     PROXY_M_HEARTBEATS,
+    PROXY_M_SPILLED,
+    PROXY_M_SPILLED_BYTES,
+    PROXY_M_BODIES_REFUSED,
     PROXY_M_HANDSHAKES,
     PROXY_M_CONNECTIONS,
     PROXY_M_QUEUE,
@@ -435,6 +474,7 @@ enum proxy_metric {
     PROXY_M_DURATION,
     PROXY_M_ACTIVE,
     PROXY_M_WAITING,
+    PROXY_M_BODY_BYTES,
     PROXY_M_INDEX,
     PROXY_M_WORKING_SET,
     PROXY_M_CAPACITY,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * A request from its head to its end. Its body is read whole before anything is decided: it names the model, and it must be
+ * A request from its head to its end. What its head tells against it is answered before its body is read. Then the body is read whole before anything else is decided: it names the model, and it must be
  * there to be sent again. The request dies in on_done and nowhere else; whoever answers must not touch it afterwards.
  */
 #include <errno.h>
@@ -191,7 +191,7 @@ static bool model_in_query(struct str target, struct buf *out)
 static int model_in_body(struct proxy_request *r, struct buf *out)
 {
     size_t off, len;
-    struct str body = buf_str(&r->body);
+    struct str body = proxy_body_text(&r->body);
     if (json_scan_member(body, "model", &off, &len, NULL) < 0)
         return 0;
     struct str token = {body.ptr + off, len};
@@ -208,10 +208,11 @@ static int model_in_body(struct proxy_request *r, struct buf *out)
 static int model_in_form(struct proxy_request *r, struct str content_type, struct buf *out)
 {
     size_t off, len;
-    int rc = http_form_find(content_type, buf_str(&r->body), "model", &off, &len);
+    struct str body = proxy_body_text(&r->body);
+    int rc = http_form_find(content_type, body, "model", &off, &len);
     if (rc < 0)
         return rc == -ENOENT ? 0 : rc;
-    buf_add(out, r->body.ptr + off, len);
+    buf_add(out, body.ptr + off, len);
     r->model_off = off;
     r->model_len = len;
     r->form = true;
@@ -238,7 +239,7 @@ static struct str asked_model(const struct proxy_request *r, bool form)
     size_t quote = form ? 0 : 1;
     if (r->model_len <= 2 * quote)
         return STR("...");
-    return (struct str){r->body.ptr + r->model_off + quote, r->model_len - 2 * quote};
+    return (struct str){proxy_body_text(&r->body).ptr + r->model_off + quote, r->model_len - 2 * quote};
 }
 
 static void fail_unknown(struct proxy_request *r, struct str model)
@@ -297,14 +298,40 @@ static void decide(struct proxy_request *r)
 
 void proxy_request_drop_body(struct proxy_request *r)
 {
-    r->proxy->bodies -= r->counted;
-    r->counted = 0;
-    buf_release(&r->body);
+    proxy_body_drop(r->proxy, &r->body);
 }
 
-static void too_large(struct proxy_request *r)
+/* The body cannot be kept. */
+static void fail_body(struct proxy_request *r, int rc)
 {
-    proxy_request_fail(r, 413, "the request body is larger than %d MiB", PROXY_BODY_MAX >> 20);
+    char most[UNITS_TEXT];
+    uint64_t max = r->config->bodies.max_bytes;
+    const char *reason = rc == -EFBIG ? "large" : rc == -EAGAIN ? "full" : rc == -ENOSPC ? "disk full" : "error";
+    metrics_add(PROXY_M(r->proxy, PROXY_M_BODIES_REFUSED, reason), 1);
+    if (rc == -EFBIG && max % (1 << 20) == 0)
+        proxy_request_fail(r, 413, "the request body is larger than %llu MiB", (unsigned long long)(max >> 20));
+    else if (rc == -EFBIG)
+        proxy_request_fail(r, 413, "the request body is larger than %s", units_show_bytes(max, most));
+    else if (rc == -EAGAIN)
+        proxy_request_fail(r, 503, "too many large requests are under way");
+    else if (rc == -ENOSPC)
+        proxy_request_fail(r, 507, "the router's disk has no room for the request body");
+    else if (rc == -ENOMEM)
+        proxy_request_fail(r, 503, "out of memory");
+    else
+        proxy_request_fail(r, 503, "the router cannot keep the request body: %s", strerrordesc_np(-rc));
+}
+
+/* Whether a body is worth reading: it is not when there is no room for it, or no place in line. */
+static void admit_body(struct proxy_request *r, const struct http_head *head)
+{
+    if (!head->chunked && head->content_length <= 0)
+        return;
+    int rc = proxy_body_admit(r->proxy, &r->config->bodies, head->content_length);
+    if (rc < 0)
+        fail_body(r, rc);
+    else if (head->chunked || head->expect_continue || head->content_length > PROXY_BODY_SMALL)
+        proxy_forward_admit(r); /* a small one is here before anybody could be told */
 }
 
 /* config: in force, given over. */
@@ -317,9 +344,10 @@ static void take(struct proxy_lane *l, struct httpio_exchange *x, const struct h
         httpio_abort(x);
         return;
     }
-    *r = (struct proxy_request){.proxy = p, .lane = l, .x = x, .config = config, .since_ms = net_loop_now_ms(l->loop), .body = BUF_INIT(PROXY_BODY_MAX + 1),
+    *r = (struct proxy_request){.proxy = p, .lane = l, .x = x, .config = config, .since_ms = net_loop_now_ms(l->loop),
                                  .held = BUF_INIT((size_t)16 * PROXY_HOLD_MAX), .number = ++p->numbers};
     r->dialect = place_dialect_of(head->method, http_target_path(head->target));
+    proxy_body_init(&r->body, config ? &config->bodies : &FLEET_BODIES_DEFAULT);
     httpio_exchange_set(x, r);
     r->page = see_begin(p->see, r->number, r, l, r->since_ms, head->method, http_target_path(head->target));
     p->stats.requests++;
@@ -330,8 +358,8 @@ static void take(struct proxy_lane *l, struct httpio_exchange *x, const struct h
         return;
     else if (str_eq_c(head->method, "CONNECT"))
         proxy_request_fail(r, 405, "CONNECT is not served here");
-    else if (head->content_length > PROXY_BODY_MAX)
-        too_large(r);
+    else if (!proxy_own_refuse(r))
+        admit_body(r, head);
 }
 
 static void on_request(void *ctx, struct httpio_exchange *x, const struct http_head *head)
@@ -363,33 +391,27 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
 
 static void on_body(void *ctx, struct httpio_exchange *x, struct str data)
 {
-    struct proxy_lane *l = ctx;
-    struct proxy *p = l->proxy;
+    (void)ctx;
     struct proxy_request *r = httpio_exchange_get(x);
     if (!r || r->status)
         return;
-    if (data.len > PROXY_BODY_MAX - r->body.len) {
-        too_large(r);
-        return;
-    }
-    if (p->bodies + data.len > p->bodies_max) { /* lanes that look at the same moment go over it by little */
-        proxy_request_fail(r, 503, "too many large requests are under way");
-        return;
-    }
-    buf_add_str(&r->body, data);
-    if (buf_status(&r->body) < 0) {
-        proxy_request_fail(r, 503, "out of memory");
-        return;
-    }
-    p->bodies += data.len;
-    r->counted += data.len;
+    int rc = proxy_body_add(r->proxy, &r->config->bodies, &r->body, data, httpio_exchange_head(x)->content_length);
+    if (rc < 0)
+        fail_body(r, rc);
 }
 
 static void on_body_end(void *ctx, struct httpio_exchange *x)
 {
     (void)ctx;
     struct proxy_request *r = httpio_exchange_get(x);
-    if (r && !r->status)
+    if (!r || r->status)
+        return;
+    int rc = proxy_body_end(&r->body);
+    if (rc == 0)
+        rc = proxy_body_reach(&r->body, proxy_body_text(&r->body));
+    if (rc < 0)
+        fail_body(r, rc);
+    else
         decide(r);
 }
 

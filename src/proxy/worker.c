@@ -10,6 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <os/os.h>
+
 #include "proxy_int.h"
 
 #define WANT_MS 2     /* between a change and the line that tells of it */
@@ -22,6 +24,7 @@ struct worker {
     const int *fds;   /* not served yet */
     size_t n_fds;
     unsigned loops;
+    int spill_dir;
     struct buf line;
     struct net_timer *save, *want;
     bool wanting;          /* its owner has services on demand */
@@ -395,6 +398,7 @@ static int begin(struct worker *w)
     w->log_file = fstat(STDOUT_FILENO, &st) == 0 && S_ISREG(st.st_mode);
     (void)pthread_mutex_init(&w->log_lock, NULL); /* cannot fail without attributes */
     if (rc == 0) {
+        proxy_spill_to(w->proxy, os_take_fd(&w->spill_dir));
         w->proxy->on_log_ctx = w;
         w->proxy->on_log = on_log;
     }
@@ -403,6 +407,7 @@ static int begin(struct worker *w)
 
 static void end(struct worker *w)
 {
+    os_closep(&w->spill_dir);
     for (; w->n_fds; w->fds++, w->n_fds--)
         (void)close(*w->fds);
     w->proxy = proxy_free(w->proxy);
@@ -416,10 +421,10 @@ static void end(struct worker *w)
     (void)pthread_mutex_destroy(&w->log_lock);
 }
 
-int proxy_worker(int channel_fd, const int *listen_fds, size_t n, unsigned loops, struct err *err)
+int proxy_worker(int channel_fd, const int *listen_fds, size_t n, int spill_dir, unsigned loops, struct err *err)
 {
     static const struct net_stream_ops ops = {.on_data = on_data, .on_end = on_channel_end};
-    struct worker w = {.fds = listen_fds, .n_fds = n, .loops = loops, .line = BUF_INIT(PROXY_CHANNEL_LINE_MAX), .index = BUF_INIT(PROXY_INDEX_MAX), .err = err};
+    struct worker w = {.fds = listen_fds, .n_fds = n, .spill_dir = spill_dir, .loops = loops, .line = BUF_INIT(PROXY_CHANNEL_LINE_MAX), .index = BUF_INIT(PROXY_INDEX_MAX), .err = err};
     int rc = begin(&w);
     if (rc < 0) {
         (void)close(channel_fd);

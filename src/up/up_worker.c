@@ -58,16 +58,35 @@ static int open_log(struct up *u, struct err *err)
     return fd < 0 ? err_sys(err, -errno, "cannot open log '%s'", path.ptr) : fd;
 }
 
+/* The folder for large bodies, which its account alone may use; on disk, because the run folder is memory. Without one all bodies are in memory. */
+static int open_spill(struct up *u, const struct os_spawn *s)
+{
+    struct err err;
+    base_autobuf struct buf path = BUF_INIT(UP_PATH_MAX);
+    buf_addf(&path, "%s/bodies", u->paths.fleet);
+    int fd = buf_status(&path) < 0 ? err_nomem(&err) : os_make_dirs(path.ptr, 0700, &err);
+    if (fd == 0)
+        fd = os_open_dir(path.ptr, &err);
+    if (fd >= 0 && s->drop && fchown(fd, s->uid, s->gid) < 0) {
+        int rc = err_sys(&err, -errno, "cannot give '%s' to the router's account", path.ptr);
+        close(fd);
+        fd = rc;
+    }
+    if (fd < 0)
+        up_say(u, EVENT_WARN, "router", "large request bodies stay in memory: %s", err.text);
+    return fd;
+}
+
 static int spawn(struct up *u, int channel, struct os_proc *ret, struct err *err)
 {
     os_autoclose int log = u->o->router_only ? -1 : open_log(u, err);
     if (log < 0 && !u->o->router_only)
         return log;
     const struct up_router *r = &u->router;
-    const char *argv[6 + 2 * UP_SOCKETS_MAX + 1] = {u->o->program, "_route", "--channel-fd", "3", "--loops"};
+    const char *argv[6 + 2 * UP_SOCKETS_MAX + 2 + 1] = {u->o->program, "_route", "--channel-fd", "3", "--loops"};
     static const char *const envp[] = {"LANG=C.UTF-8", NULL};
-    char loops[12], numbers[UP_SOCKETS_MAX][12];
-    int keep[1 + UP_SOCKETS_MAX] = {channel};
+    char loops[12], numbers[UP_SOCKETS_MAX][12], folder[12];
+    int keep[1 + UP_SOCKETS_MAX + 1] = {channel};
     snprintf(loops, sizeof(loops), "%u", (unsigned)u->fleet->router.loops);
     argv[5] = loops;
     for (size_t i = 0; i < r->n_listen; i++) {
@@ -83,6 +102,13 @@ static int spawn(struct up *u, int channel, struct os_proc *ret, struct err *err
         if (rc < 0)
             return rc;
         s.drop = true;
+    }
+    os_autoclose int spill = open_spill(u, &s);
+    if (spill >= 0) {
+        snprintf(folder, sizeof(folder), "%zu", FD_LISTEN + r->n_listen);
+        argv[6 + 2 * r->n_listen] = "--spill-fd";
+        argv[7 + 2 * r->n_listen] = folder;
+        keep[s.n_keep_fds++] = spill;
     }
     int rc = os_spawn(&s, ret, err);
     if (rc == -EACCES && s.drop) {

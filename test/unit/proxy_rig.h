@@ -298,7 +298,7 @@ static const struct httpio_server_ops replica_ops = {replica_request, replica_bo
 
 static void replica_open(struct replica *r, enum mode mode)
 {
-    *r = (struct replica){.mode = mode, .line = BUF_INIT(1 << 20), .fields = BUF_INIT(1 << 20), .body = BUF_INIT(PROXY_BODY_MAX * 2)};
+    *r = (struct replica){.mode = mode, .line = BUF_INIT(1 << 20), .fields = BUF_INIT(1 << 20), .body = BUF_INIT((size_t)128 << 20)};
     r->server = httpio_server_new(rig.loop, &HTTPIO_LIMITS_DEFAULT, &replica_ops, r);
     assert_non_null(r->server);
     assert_int_equal(httpio_server_add(r->server, rig_listen(&r->port), NULL), 0);

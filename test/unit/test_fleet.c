@@ -698,6 +698,7 @@ static void docs_name_every_key(void **state)
     compare_docs(text, "endpoints", &fleet_schema_endpoint);
     compare_docs(text, "router", &fleet_schema_router);
     compare_docs(text, "tls", &fleet_schema_tls);
+    compare_docs(text, "bodies", &fleet_schema_bodies);
 }
 
 /* ---- memory -------------------------------------------------------------------------------------------------------------- */

@@ -322,9 +322,8 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static void every_case(void **state)
+static void replay(bool filed)
 {
-    (void)state;
     char *names[FILES_MAX];
     size_t n = 0;
     uint16_t port;
@@ -337,6 +336,11 @@ static void every_case(void **state)
     qsort(names, n, sizeof *names, by_name);
     assert_int_equal(net_listener_new(rig.loop, rig_listen(&port), backend_accept, NULL, &backend, NULL), 0);
     rig_config(&port, 1, 0, 1);
+    if (filed) {
+        proxy_spill_to(rig.proxy, os_open_dir("/tmp", NULL));
+        rig.proxy->config->bodies.spill_bytes = 0;
+    }
+    n_cases = n_wrong = 0;
     for (size_t i = 0; i < n; i++) {
         char path[512];
         base_autobuf struct buf text = BUF_INIT(1 << 20);
@@ -353,10 +357,26 @@ static void every_case(void **state)
     print_message("%u cases\n", n_cases);
     assert_int_equal(n_wrong, 0);
     assert_true(n_cases >= 150);
+    assert_int_equal(rig.proxy->bodies + rig.proxy->spilled, 0);
+}
+
+static void every_case(void **state)
+{
+    (void)state;
+    replay(false);
+    assert_int_equal(rig.proxy->spill_names, 0);
+}
+
+/* The same when every body is in a file. */
+static void every_case_in_files(void **state)
+{
+    (void)state;
+    replay(true);
+    assert_true(metrics_count(metrics_get(rig.proxy->metrics, PROXY_M_SPILLED, NULL)) > 20);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {RIG_TEST(every_case)};
+    const struct CMUnitTest tests[] = {RIG_TEST(every_case), RIG_TEST(every_case_in_files)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,7 +109,10 @@ static void know_everybody(struct drill *d)
 
 static void turn_bodies_away(struct drill *d)
 {
-    d->proxy->bodies_max = 50;
+    static struct fleet small;
+    small = fleet;
+    small.router.bodies = (struct fleet_bodies){.max_bytes = 50, .memory_bytes = 50};
+    d->fleet = &small;
 }
 
 static void fails_on_a_broken_router(void **state)

@@ -114,7 +114,7 @@ static void test_bodies_are_bounded(void **state)
     static char body[60000];
     int n = snprintf(body, sizeof body, "{\"model\":\"m\",\"x\":\"%050000d\"}", 0);
     rig_replicas(1, HOLD);
-    rig.proxy->bodies_max = 80000;
+    rig.proxy->config->bodies.memory_bytes = 80000;
     for (int i = 0; i < 3; i++) {
         struct client kept, refused;
         client_start(&kept, "POST", CHAT, (struct str){body, (size_t)n});

@@ -169,7 +169,7 @@ static void child_start(struct child *c)
     if (c->pid == 0) {
         struct err err = {0};
         close(ends[0]);
-        int rc = proxy_worker(ends[1], &fd, 1, 2, &err);
+        int rc = proxy_worker(ends[1], &fd, 1, -1, 2, &err);
         if (rc < 0)
             (void)fprintf(stderr, "%s\n", err.text);
         _exit(rc < 0 ? 1 : 0);
