@@ -2,6 +2,7 @@
  *
  * berth check: proves the contracts of the fleet and prints them.
  */
+#include "live_int.h"
 #include "fit_int.h"
 
 #include <conf/conf.h>
@@ -61,6 +62,8 @@ static int check_and_print(const struct cmd *c, const struct cmd_args *a, struct
         code = cmd_nomem();
     else if (check_fleet(s->fleet, s->store, &s->options, arena, &results, &n, &err) < 0)
         code = cmd_fail(CMD_FAILED, &err);
+    else if (cmd_given(c, a, "live") && check_live(s->fleet, arena, &results, &n, &err) < 0)
+        code = cmd_fail(CMD_FAILED, &err);
     else
         code = cmd_given(c, a, "json") ? print_json(results, n) : print_table(results, n);
     size_t broken = 0;
@@ -92,12 +95,13 @@ static int run_check(const struct cmd *c, int argc, char **argv)
 
 const struct cmd cmd_check = {
     .name = "check",
-    .synopsis = "[--json] [--headers FOLDER] [-f FILE]",
+    .synopsis = "[--live] [--json] [--headers FOLDER] [-f FILE]",
     .summary = "prove every contract of the fleet",
     .description = "Reads the fleet file and proves what it promises: that the file is sound (keys, units, references, names, ports), that every model's files are there, that every runtime is installed, that each shape can be "
                    "expressed as the engine's flags, and that what the services take fits their devices with the floors and slacks that were declared ('berth fit' shows it).\n\n"
+                   "With --live each service that runs on this machine is also asked for what it declares ('serves' in the fleet file): a chat, a message of 250 tokens, the same again, a tool call, a picture and so on, some hundred tokens in all.\n\n"
                    "Nothing is started and nothing is changed. A contract that cannot be seen from this machine is reported as unproven. Exit 1 when one is broken, 2 when the file cannot be used.",
-    .examples = "berth check\nberth check -f examples/demo.yaml --json",
-    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "headers", "FOLDER", "take models' headers from FOLDER, for what must fit"}},
+    .examples = "berth check\nberth check --live\nberth check -f examples/demo.yaml --json",
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "live", NULL, "ask what runs here for what it declares"}, {0, "headers", "FOLDER", "take models' headers from FOLDER, for what must fit"}},
     .run = run_check,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The proof of a unit: probe asks the engine the same questions as everywhere, while here it is watched that the unit lives, and at the end that the process which listens is the unit's own. A process that answers on the
- * port from elsewhere is named and believed in nothing.
+ * The proof of a unit: probe asks the engine the same questions as everywhere, while here it is watched that the unit lives, and that the process which listens is the unit's own: one that answers on the port from elsewhere is named
+ * and believed in nothing. Then comes the battery: whether it does what its service declares.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -113,6 +113,8 @@ struct proof {
     struct httpio_client *client;
     struct net_timer *watch;
     struct probe_ready *ready;
+    struct probe_battery *battery;
+    struct probe_door door;
     char invocation[64];
     uint64_t restarts;
     int status;
@@ -123,17 +125,37 @@ static void end(struct proof *p, int status)
 {
     p->status = status;
     p->ready = probe_ready_cancel(p->ready);
+    p->battery = probe_battery_cancel(p->battery);
     net_loop_stop(p->loop);
 }
 
+static void on_battery(void *ctx, int status, const struct err *err)
+{
+    struct proof *p = ctx;
+    p->battery = NULL;
+    if (status < 0)
+        *p->err = *err;
+    end(p, status);
+}
+
+static int check_log(struct proof *p, struct err *err);
+
+/* What only ours may be asked, since a process from elsewhere is believed in nothing. */
 static void on_ready(void *ctx, int status, enum probe_step at, const struct err *err)
 {
     struct proof *p = ctx;
     (void)at;
     p->ready = NULL;
-    if (status < 0 && p->err)
+    if (status < 0)
         *p->err = *err;
-    end(p, status);
+    else
+        status = check_owner(p->w, p->err);
+    if (status == 0)
+        status = check_log(p, p->err);
+    if (status == 0 && !(p->battery = probe_battery_start(p->loop, p->client, &p->w->service, &p->door, on_battery, p)))
+        status = err_nomem(p->err);
+    if (status < 0)
+        end(p, status);
 }
 
 static void on_watch(void *ctx)
@@ -163,6 +185,7 @@ static int ask(struct proof *p, struct err *err)
     uint64_t bytes = 0;
     if (net_addr_ip(w->service.bind, w->service.port, &target.addr) < 0)
         return err_set(err, -EINVAL, "bind '%s' is no IP address", w->service.bind);
+    p->door.addr = target.addr;
     if (w->service.model && store_payload_check(p->d->store, w->service.model, &bytes, err) < 0)
         return err->code;
     int r = net_loop_new(&p->loop, err);
@@ -208,9 +231,7 @@ int deploy_prove(struct deploy *d, const struct deploy_wanted *w, struct err *er
     p.watch = net_timer_close(p.watch);
     p.client = httpio_client_free(p.client);
     p.loop = net_loop_free(p.loop);
-    if (r == 0)
-        r = check_owner(w, err);
-    return r == 0 ? check_log(&p, err) : r;
+    return r;
 }
 
 /* ---- coming to rest ----------------------------------------------------------------------------------------------------- */

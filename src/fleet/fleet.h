@@ -123,6 +123,14 @@ struct fleet_vllm {
 enum fleet_start { FLEET_ALWAYS, FLEET_ON_DEMAND };
 #define FLEET_PROMPT_FILES (UINT64_C(4) << 30) /* bytes, when not declared */
 
+/* What clients may count on beside plain chat: declared, and proven by a deploy. */
+#define FLEET_EFFORTS_MAX 8 /* words that clients send as reasoning_effort */
+struct fleet_serves {
+    enum fleet_answer tools, reasoning, images, sound;
+    const char *const *efforts;
+    size_t n_efforts;
+};
+
 struct fleet_service {
     const char *name;
     const struct fleet_host *host;
@@ -144,6 +152,7 @@ struct fleet_service {
     enum fleet_answer pin;   /* on demand: once started it is not stopped for another */
     enum fleet_answer preload; /* on demand: started with the fleet */
     uint64_t prompt_files_bytes; /* on demand: of files that keep its slots' prompts while it is stopped; 0 none */
+    struct fleet_serves serves;
     struct fleet_vllm vllm;  /* engine "vllm" only */
     /* engine "generic" only */
     const char *const *command; /* argv; "{port}", "{bind}", "{model}" are replaced as whole words or inside a word */

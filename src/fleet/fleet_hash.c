@@ -56,7 +56,7 @@ static const struct yaml_node *part(const struct fleet_reader *r, const char *se
 void fleet_hash(struct fleet_reader *r)
 {
     /* What decides who is chosen, when it is started and what must remain free, not what it is. */
-    static const char *const not_service[] = {"floor", "slack", "reason", "start", "idle-stop", "pin", "preload", NULL};
+    static const char *const not_service[] = {"floor", "slack", "reason", "start", "idle-stop", "pin", "preload", "serves", NULL};
     static const char *const not_host[] = {"floor", "slack", "address", "memory", "bandwidth", NULL};
     struct fleet *f = r->fleet;
     for (size_t i = 0; i < f->n_runtimes; i++) {

@@ -77,7 +77,7 @@ struct fleet_section {
 
 /* fleet_schema.c */
 extern const struct fleet_schema fleet_schema_root, fleet_schema_host, fleet_schema_device, fleet_schema_runtime, fleet_schema_model,
-    fleet_schema_service, fleet_schema_kv, fleet_schema_vllm, fleet_schema_endpoint, fleet_schema_group, fleet_schema_router, fleet_schema_tls, fleet_schema_bodies;
+    fleet_schema_service, fleet_schema_kv, fleet_schema_serves, fleet_schema_vllm, fleet_schema_endpoint, fleet_schema_group, fleet_schema_router, fleet_schema_tls, fleet_schema_bodies;
 extern const struct fleet_section fleet_sections[]; /* in the order in which they are read */
 extern const size_t fleet_n_sections;
 
@@ -149,6 +149,7 @@ int fleet_read_service_refs(struct fleet_reader *r, const struct yaml_node *n, v
 int fleet_read_split(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_kv(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_floor(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_serves(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_vllm(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_prompt_cache(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_prompt_files(struct fleet_reader *r, const struct yaml_node *n, void *part);

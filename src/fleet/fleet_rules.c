@@ -217,6 +217,24 @@ static int rules_floor(struct fleet_reader *r, const struct yaml_node *n, const 
     return 0;
 }
 
+/* What no engine could do, or nobody could ask it. */
+static int rules_serves(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
+{
+    const struct yaml_node *serves = yaml_get(n, "serves"), *efforts = yaml_get(serves, "efforts"), *media = s->serves.images ? yaml_get(serves, "images") : yaml_get(serves, "sound");
+    if (!serves)
+        return 0;
+    if (strcmp(s->runtime->engine, "generic") == 0 && !s->identity)
+        return fleet_refuse_at(r, fleet_key_pos_of(serves), "'serves' of %s cannot be proven without 'identity', the path of its list of models; add that or remove this", r->of);
+    if (strcmp(s->runtime->engine, "llama.cpp") == 0 && (s->serves.images || s->serves.sound) && !s->model->projector)
+        return fleet_refuse_at(r, fleet_key_pos_of(media), "'%s' of 'serves' of %s takes a projector, but model '%s' at line %u has no 'projector'; add one there", s->serves.images ? "images" : "sound", r->of,
+                               s->model->name, s->model->pos.line);
+    for (size_t i = 0; i < s->serves.n_efforts; i++)
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(s->serves.efforts[i], s->serves.efforts[k]) == 0)
+                return fleet_refuse(r, efforts, "'efforts' of 'serves' of %s names '%s' twice; remove one", r->of, s->serves.efforts[i]);
+    return 0;
+}
+
 static int rules_start(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
 {
     static const char *const keys[] = {"idle-stop", "pin", "preload", "prompt-files"};
@@ -283,6 +301,8 @@ int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void 
         rc = rules_floor(r, n, s);
     if (rc == 0)
         rc = rules_start(r, n, s);
+    if (rc == 0)
+        rc = rules_serves(r, n, s);
     if (rc == 0 && strcmp(s->runtime->engine, "llama.cpp") == 0) {
         rc = rules_kv(r, n, s);
         if (rc == 0)

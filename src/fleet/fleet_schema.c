@@ -111,6 +111,7 @@ static const struct fleet_key service_keys[] = {
     {.name = "pin", .type = FLEET_T_WORD, .at = AT(fleet_service, pin), .words = answers},
     {.name = "preload", .type = FLEET_T_WORD, .at = AT(fleet_service, preload), .words = answers},
     {.name = "prompt-files", .type = FLEET_T_OWN, .read = fleet_read_prompt_files},
+    {.name = "serves", .type = FLEET_T_OWN, .read = fleet_read_serves},
     {.name = "vllm", .type = FLEET_T_OWN, .read = fleet_read_vllm},
     {.name = "command", .type = FLEET_T_LIST, .at = AT(fleet_service, command), .set_at = AT(fleet_service, n_command), .min = 1,
      .max = FLEET_ARGS_MAX},
@@ -121,6 +122,14 @@ static const struct fleet_key service_keys[] = {
 static const struct fleet_key kv_keys[] = {
     {.name = "k", .type = FLEET_T_TEXT, .at = AT(fleet_shape, kv_k), .check = fleet_check_word},
     {.name = "v", .type = FLEET_T_TEXT, .at = AT(fleet_shape, kv_v), .check = fleet_check_word},
+};
+
+static const struct fleet_key serves_keys[] = {
+    {.name = "tools", .type = FLEET_T_WORD, .at = AT(fleet_serves, tools), .words = answers},
+    {.name = "reasoning", .type = FLEET_T_WORD, .at = AT(fleet_serves, reasoning), .words = answers},
+    {.name = "images", .type = FLEET_T_WORD, .at = AT(fleet_serves, images), .words = answers},
+    {.name = "sound", .type = FLEET_T_WORD, .at = AT(fleet_serves, sound), .words = answers},
+    {.name = "efforts", .type = FLEET_T_LIST, .at = AT(fleet_serves, efforts), .set_at = AT(fleet_serves, n_efforts), .min = 1, .max = FLEET_EFFORTS_MAX, .check = fleet_check_word},
 };
 
 static const struct fleet_key vllm_keys[] = {
@@ -181,6 +190,7 @@ const struct fleet_schema fleet_schema_runtime = SCHEMA(runtime_keys);
 const struct fleet_schema fleet_schema_model = SCHEMA(model_keys);
 const struct fleet_schema fleet_schema_service = SCHEMA(service_keys);
 const struct fleet_schema fleet_schema_kv = SCHEMA(kv_keys);
+const struct fleet_schema fleet_schema_serves = SCHEMA(serves_keys);
 const struct fleet_schema fleet_schema_vllm = SCHEMA(vllm_keys);
 const struct fleet_schema fleet_schema_endpoint = SCHEMA(endpoint_keys);
 const struct fleet_schema fleet_schema_group = SCHEMA(group_keys);

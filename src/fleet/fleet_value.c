@@ -402,6 +402,13 @@ int fleet_read_kv(struct fleet_reader *r, const struct yaml_node *n, void *part)
     return rc < 0 ? rc : fleet_read_part(r, &fleet_schema_kv, n, fleet_label(r), fleet_key_pos_of(n), &s->shape);
 }
 
+int fleet_read_serves(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    int rc = fleet_map(r, n);
+    return rc < 0 ? rc : fleet_read_part(r, &fleet_schema_serves, n, fleet_label(r), fleet_key_pos_of(n), &s->serves);
+}
+
 int fleet_read_vllm(struct fleet_reader *r, const struct yaml_node *n, void *part)
 {
     struct fleet_service *s = part;

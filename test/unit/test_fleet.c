@@ -197,6 +197,9 @@ static void full_service(void **state)
     assert_int_equal(s->n_env, 2);
     assert_string_equal(s->env[0], "HIP_VISIBLE_DEVICES=0");
     assert_string_equal(s->env[1], "EMPTY=");
+    assert_true(s->serves.tools && s->serves.reasoning && s->serves.images && !s->serves.sound);
+    assert_int_equal(s->serves.n_efforts, 2);
+    assert_string_equal(s->serves.efforts[1], "high");
 
     const struct fleet_service *same = fleet_service_find(f, "same-port");
     assert_int_equal(same->port, 7770); /* on another host */
@@ -694,6 +697,7 @@ static void docs_name_every_key(void **state)
     compare_docs(text, "models", &fleet_schema_model);
     compare_docs(text, "services", &fleet_schema_service);
     compare_docs(text, "kv", &fleet_schema_kv);
+    compare_docs(text, "serves", &fleet_schema_serves);
     compare_docs(text, "vllm", &fleet_schema_vllm);
     compare_docs(text, "endpoints", &fleet_schema_endpoint);
     compare_docs(text, "router", &fleet_schema_router);

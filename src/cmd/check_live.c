@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Each service of this machine that answers is asked for what it declares, whoever started it; nothing is started for it. Who it is comes first: the battery is not for strangers. What an engine took is compared by a deploy and by
+ * `berth up`, which know where its files are.
+ */
+#include "live_int.h"
+
+#include <errno.h>
+#include <probe/probe.h>
+
+#define ANSWER_MS 5000 /* of an engine that runs, to its own machine */
+#define ANSWER_MAX ((size_t)1 << 20)
+
+struct live {
+    struct net_loop *loop;
+    struct httpio_client *client;
+    const struct fleet_service *service;
+    struct probe_door door;
+    bool runs; /* its health is 200 */
+    int status;
+    struct err err;
+};
+
+static void end(struct live *l, int status)
+{
+    l->status = status;
+    net_loop_stop(l->loop);
+}
+
+static void on_battery(void *ctx, int status, const struct err *err)
+{
+    struct live *l = ctx;
+    if (status < 0)
+        l->err = *err;
+    end(l, status);
+}
+
+static void begin_battery(struct live *l)
+{
+    if (!probe_battery_start(l->loop, l->client, l->service, &l->door, on_battery, l))
+        end(l, err_nomem(&l->err));
+}
+
+static void on_identity(void *ctx, unsigned status, struct str body, const char *fail_text)
+{
+    struct live *l = ctx;
+    int r = status == 200 ? engine_identity_check(body, engine_served_name(l->service), &l->err) : err_set(&l->err, -EIO, "its list of models: status %u%s%s", status, fail_text ? ": " : "", fail_text ? fail_text : "");
+    if (r < 0)
+        end(l, r);
+    else
+        begin_battery(l);
+}
+
+static void get(struct live *l, const char *path, void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text))
+{
+    const struct httpio_request r = {.addr = l->door.addr, .method = STR("GET"), .target = str_of(path), .fresh = true};
+    if (!httpio_fetch(l->client, &r, ANSWER_MAX, ANSWER_MS, cb, l))
+        end(l, err_nomem(&l->err));
+}
+
+static void on_health(void *ctx, unsigned status, struct str body, const char *fail_text)
+{
+    struct live *l = ctx;
+    const char *path = engine_identity_path(l->service);
+    (void)body;
+    l->runs = status == 200;
+    if (!l->runs)
+        end(l, status ? err_set(&l->err, -EAGAIN, "its health is %u", status) : err_set(&l->err, -ECONNREFUSED, "it does not answer: %s", fail_text ? fail_text : "unknown failure"));
+    else if (path)
+        get(l, path, on_identity);
+    else
+        begin_battery(l);
+}
+
+static int ask(struct live *l, struct err *err)
+{
+    int r = net_loop_new(&l->loop, err);
+    if (r < 0)
+        return r;
+    l->client = httpio_client_new(l->loop, &HTTPIO_CLIENT_DEFAULT);
+    if (l->client) {
+        l->status = -EINPROGRESS;
+        get(l, engine_health_path(l->service), on_health);
+        net_loop_run(l->loop);
+    }
+    r = l->client ? 0 : err_nomem(err);
+    l->client = httpio_client_free(l->client);
+    l->loop = net_loop_free(l->loop);
+    return r;
+}
+
+/* ---- results --------------------------------------------------------------------------------------------------- */
+
+/* "answers; asked for chat, template, tool call". */
+static const char *asked_for(const struct fleet_service *s, struct arena *a)
+{
+    base_autobuf struct buf text = BUF_INIT(512);
+    for (unsigned c = 0; c < PROBE_CHECKS; c++)
+        if (c != PROBE_SIZE && probe_check_applies(s, (enum probe_check)c, 0))
+            buf_addf(&text, "%s%s", text.len ? ", " : "does ", probe_check_text((enum probe_check)c));
+    return buf_status(&text) < 0 ? NULL : arena_dup(a, text.len ? buf_str(&text) : STR("answers; there is no text to ask it for"));
+}
+
+static int judge(const struct fleet_service *s, struct arena *a, struct check_result *r, struct err *err)
+{
+    struct live l = {.service = s};
+    *r = (struct check_result){.contract = "live", .subject = arena_printf(a, "service %s", s->name), .verdict = CHECK_UNPROVEN};
+    if (s->host->ssh) {
+        r->text = arena_printf(a, "it is on host '%s': ask there", s->host->name);
+    } else {
+        int rc = net_addr_ip(s->bind, s->port, &l.door.addr);
+        rc = rc < 0 ? err_set(err, rc, "bind '%s' is no IP address", s->bind) : ask(&l, err);
+        if (rc < 0)
+            return rc;
+        bool asleep = !l.runs && s->start == FLEET_ON_DEMAND;
+        r->verdict = l.status == 0 ? CHECK_HOLDS : asleep ? CHECK_UNPROVEN : CHECK_BROKEN;
+        r->text = l.status == 0 ? asked_for(s, a) : asleep ? arena_dup(a, STR("it is on demand, and not up")) : arena_dup(a, str_of(l.err.text));
+    }
+    return r->subject && r->text ? 0 : err_nomem(err);
+}
+
+int check_live(const struct fleet *f, struct arena *a, struct check_result **list, size_t *n, struct err *err)
+{
+    struct check_result *all = arena_alloc(a, *n + f->n_services + 1, sizeof *all);
+    if (!all)
+        return err_nomem(err);
+    if (*n)
+        memcpy(all, *list, *n * sizeof *all);
+    *list = all;
+    for (size_t i = 0; i < f->n_services; i++) {
+        int r = judge(&f->services[i], a, &all[*n], err);
+        if (r < 0)
+            return r;
+        (*n)++;
+    }
+    return 0;
+}
