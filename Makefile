@@ -52,7 +52,7 @@ FUZZ  := $(patsubst test/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard test/fuzz/fu
 AIDS  := $(patsubst test/aids/%.c,$(BUILD)/aids/%,$(sort $(wildcard test/aids/*.c)))
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-check up down check check-fast check-fit check-hosts lint asan tsan fuzz fuzz-long analyze coverage headers install man clean compile_commands.json test-programs
+.PHONY: all help deps deps-check up down check check-fast check-fit check-hosts check-long lint asan tsan fuzz fuzz-long analyze coverage headers install man clean compile_commands.json test-programs
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/berth $(BUILD)/mkmodel
@@ -62,6 +62,7 @@ help:
 	@echo 'asan tsan       build with sanitizers into build/asan, build/tsan'
 	@echo 'check-fast      unit tests, fuzz corpora and command line, no engine'
 	@echo 'check-fit       the whole grid of predictions against the installed engine (20 minutes)'
+	@echo 'check-long      transfers of 2 GiB over a line with faults (5 GB in memory or on disk; 3 minutes)'
 	@echo 'check-hosts     deploys to two real systemd hosts in containers, over ssh (root; 10 minutes)'
 	@echo 'lint            layers, banned words, complexity, shellcheck, warnings as errors with gcc and clang'
 	@echo 'analyze         gcc -fanalyzer and clang-tidy'
@@ -138,6 +139,10 @@ check-fit: deps-check
 check-hosts: deps-check
 	@$(MAKE) --no-print-directory -j2 all
 	@test/run hosts
+
+check-long: deps-check
+	@$(MAKE) --no-print-directory -j2 all $(AIDS)
+	@test/run long
 
 check-fast:
 	@$(MAKE) --no-print-directory -j2 test-programs

@@ -8,6 +8,11 @@
 #include <assert.h>
 #include <errno.h>
 
+/* tools/analyze.h has macros of the same names: here are the functions themselves. */
+#undef err_set
+#undef err_sys
+#undef err_nomem
+
 void base_freep(void *pp)
 {
     /* pp points at a pointer of any type; copying the bytes avoids reading it through a wrong one. */
@@ -53,8 +58,7 @@ static void join(struct err *err, const char *first, const char *second)
     memcpy(err->text, line, strlen(line) + 1);
 }
 
-/* Names in parentheses: tools/analyze.h has macros of the same names. */
-int (err_set)(struct err *err, int code, const char *fmt, ...)
+int err_set(struct err *err, int code, const char *fmt, ...)
 {
     assert(code < 0);
     if (err) {
@@ -67,7 +71,7 @@ int (err_set)(struct err *err, int code, const char *fmt, ...)
     return code;
 }
 
-int (err_sys)(struct err *err, int code, const char *fmt, ...)
+int err_sys(struct err *err, int code, const char *fmt, ...)
 {
     assert(code < 0);
     if (err) {
@@ -99,7 +103,7 @@ int err_prefix(struct err *err, const char *fmt, ...)
     return err->code;
 }
 
-int (err_nomem)(struct err *err)
+int err_nomem(struct err *err)
 {
     return err_set(err, -ENOMEM, "out of memory");
 }

@@ -10,6 +10,7 @@
 
 struct httpio_fetch {
     uint32_t magic;
+    LIST_ENTRY(httpio_fetch) link;
     bool telling; /* its callback runs: nothing is left to cancel */
     unsigned status;
     uint64_t timeout_ms;
@@ -20,7 +21,6 @@ struct httpio_fetch {
     char *start_text; /* why the call could not be started */
     void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text);
     void *ctx;
-    LIST_ENTRY(httpio_fetch) link;
 };
 
 static void fetch_free(struct httpio_fetch *f)

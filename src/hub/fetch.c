@@ -159,6 +159,15 @@ static void look_at_proof(struct hub_way *w)
     }
 }
 
+/* No lane is at work on them. */
+static void look_at_copies(struct hub_way *w)
+{
+    if (!w->known && !copy_wanted(w))
+        copy_end(w);
+    else if (w->known && !repair_wanted(w))
+        succeed(w); /* each segment was proven by itself */
+}
+
 void way_restart(struct hub_way *w)
 {
     struct err err;
@@ -225,17 +234,13 @@ static bool may_go(const struct hub_way *w, uint64_t now_us)
 static bool give(struct hub_way *w, struct hub_lane *l)
 {
     if (w->copying) {
-        if (!copy_next(w, &l->first))
+        if (!(w->known ? repair_lease(w, l) : copy_lease(w, l)))
             return false;
-        l->last = l->first;
-        l->pos = (uint64_t)l->first * STORE_SEGMENT_BYTES;
-        l->end = l->pos + way_segment_bytes(w, l->first);
-        w->leased[l->first] = 1;
     } else if (w->bytes == HUB_UNKNOWN) {
         l->first = l->last = 0;
         l->pos = 0;
         l->end = STORE_SEGMENT_BYTES;
-    } else if (w->known || !take_lease(w, l)) { /* a repair is over with its copies */
+    } else if (!take_lease(w, l)) {
         return false;
     }
     lane_begin(l, w);
@@ -345,9 +350,8 @@ int64_t fetch_step(struct hub_job *job, bool stop, uint64_t now_us)
             look_at_proof(&f->ways[i]);
         if (f->ways[i].state == WAY_WAITING && f->n_active < HUB_FILES_ACTIVE)
             begin(&f->ways[i]);
-        size_t segment;
-        if (f->ways[i].state == WAY_ACTIVE && f->ways[i].copying && !f->ways[i].lanes && !copy_next(&f->ways[i], &segment))
-            copy_end(&f->ways[i]);
+        if (f->ways[i].state == WAY_ACTIVE && f->ways[i].copying && !f->ways[i].lanes)
+            look_at_copies(&f->ways[i]);
     }
     if (all_over(f))
         return -1;

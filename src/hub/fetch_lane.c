@@ -41,7 +41,7 @@ void lane_begin(struct hub_lane *l, struct hub_way *w)
     l->window_us = l->began_us = now;
     l->window_bytes = 0;
     l->began_pos = l->pos;
-    if (w->copying && !l->copy && !(l->copy = malloc(STORE_SEGMENT_BYTES)))
+    if (w->copying && !l->copy && !(l->copy = malloc(w->known ? STORE_SEGMENT_BYTES : COPY_BLOCK_BYTES)))
         (void)err_nomem(&err);
     else if (hub_exchange_begin(&l->x, url, &ask, &err) == 0)
         return;
@@ -133,7 +133,7 @@ static bool take_whole(struct hub_lane *l)
     if (w->copying || (w->lanes > 1 && w->ready)) {
         /* the others know that ranges work here; or there is nothing to begin anew */
         refuse(l, w->copying && w->whole, -EPROTO, "the server sends the whole file where a part was asked for");
-        w->whole = w->copying;
+        w->whole = w->copying; /* until a part comes */
         return false;
     }
     if (h->length == HUB_UNKNOWN && w->bytes == HUB_UNKNOWN) {
@@ -184,6 +184,8 @@ bool lane_on_head(struct hub_exchange *x)
     }
     if (!(h->status == 206 ? take_partial(l) : take_whole(l)))
         return false;
+    if (h->status == 206)
+        l->w->whole = false;
     l->w->ready = true;
     return true;
 }
@@ -232,19 +234,23 @@ static bool has_room(struct hub_lane *l)
     return room;
 }
 
-static bool write_data(struct hub_lane *l, const char *data, size_t n)
+int fetch_write(struct hub_way *w, const void *data, size_t n, uint64_t at, struct err *err)
 {
     for (size_t done = 0; done < n;) {
-        ssize_t k = pwrite(l->w->fd, data + done, n - done, (off_t)(l->pos + done));
-        if (k > 0) {
+        ssize_t k = pwrite(w->fd, (const char *)data + done, n - done, (off_t)(at + done));
+        if (k > 0)
             done += (size_t)k;
-        } else if (k == 0 || errno != EINTR) {
-            l->hopeless = true;
-            (void)err_sys(&l->refused, k == 0 ? -EIO : -errno, "cannot write '%s'", l->w->part);
-            return false;
-        }
+        else if (k == 0 || errno != EINTR)
+            return err_sys(err, k == 0 ? -EIO : -errno, "cannot write '%s'", w->part ? w->part : w->want->path);
     }
-    return true;
+    return 0;
+}
+
+void fetch_copied(struct hub_way *w, uint64_t n)
+{
+    pthread_mutex_lock(&w->fetch->lock);
+    w->copied_bytes += n;
+    pthread_mutex_unlock(&w->fetch->lock);
 }
 
 size_t lane_on_body(struct hub_exchange *x, const char *data, size_t n)
@@ -256,19 +262,18 @@ size_t lane_on_body(struct hub_exchange *x, const char *data, size_t n)
         refuse(l, false, -EPROTO, "the server sends more bytes than it promised");
         return 0;
     }
-    if (l->w->copying) {
-        memcpy(l->copy + (l->pos - (uint64_t)l->first * STORE_SEGMENT_BYTES), data, n);
-        l->pos += n;
-        return n;
-    }
+    if (l->w->copying)
+        return l->w->known ? repair_body(l, data, n) : copy_body(l, data, n);
     if (!looks_right(l, data, n))
         return 0;
     if (!has_room(l)) {
         l->paused = true;
         return CURL_WRITEFUNC_PAUSE;
     }
-    if (!write_data(l, data, n))
+    if (fetch_write(l->w, data, n, l->pos, &l->refused) < 0) {
+        l->hopeless = true;
         return 0;
+    }
     count(l, n);
     return n;
 }
@@ -309,18 +314,6 @@ static void refresh(struct hub_way *w, const char *url, const struct err *why, u
     w->ready = false; /* one lane asks, the others wait for its answer */
     if (w->refreshes > 1)
         way_again(w, why, 0, now_us);
-}
-
-static void ended_well(struct hub_lane *l, struct hub_way *w, bool complete)
-{
-    w->redirects = 0;
-    if (!w->copying)
-        return;
-    pthread_mutex_lock(&w->fetch->lock);
-    w->copied_bytes += l->x.body_bytes;
-    pthread_mutex_unlock(&w->fetch->lock);
-    if (complete)
-        copy_take(w, l->first, l->copy);
 }
 
 static bool begin_anew(struct hub_way *w)
@@ -370,7 +363,7 @@ void lane_on_end(struct hub_exchange *x, CURLcode code)
         v = HUB_AGAIN;
     }
     if (v == HUB_GOOD)
-        ended_well(l, w, complete);
+        w->redirects = 0;
     else if (v == HUB_REDIRECT)
         redirected(w, x);
     else if (v == HUB_AGAIN)

@@ -163,6 +163,7 @@ static void free_fetch(struct hub_fetch *f)
         if (!w->known)
             part_close(w);
         copy_release(w);
+        free(w->tries_left);
         free(w->part);
         free(w->journal);
         free(w->got);
@@ -225,18 +226,18 @@ int hub_repair(struct hub *h, const struct hub_want *w, const struct store_manif
         way->known = m;
         way->fd = fd;
         way->bytes = m->bytes;
-        way->n_segments = way->replaced_from = store_segments(m->bytes);
+        way->n_segments = store_segments(m->bytes);
         way->copying = true;
         way->leased = calloc(way->n_segments + 1, 1);
-        way->opinion = calloc(way->n_segments + 1, 1);
-        if (!way->leased || !way->opinion)
+        way->tries_left = calloc(way->n_segments + 1, 1);
+        if (!way->leased || !way->tries_left)
             r = err_nomem(err);
     }
     for (size_t i = 0; r == 0 && i < n; i++) {
         if (segments[i] >= way->n_segments)
             r = err_set(err, -EINVAL, "a segment behind the end of the file");
         else
-            copy_want(way, (size_t)segments[i]);
+            repair_want(way, (size_t)segments[i]);
     }
     if (r == 0) {
         r = hub_run(h, &f->job, err);

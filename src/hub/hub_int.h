@@ -243,14 +243,16 @@ struct hub_way {
     size_t hashed;                 /* segments; under lock */
     struct err disk;               /* code not 0: the keeper could not write; under lock */
     struct store_manifest m;       /* the follower's while it runs */
-    /* second opinions: after a wrong digest, or segments of a repair */
+    /* second opinions after a wrong digest, or a repair */
     bool copying;                  /* under lock */
-    unsigned copy_rounds; /* comparisons begun */
-    const struct store_manifest *known; /* of a repair */
-    uint8_t *opinion;              /* of each segment: enum in fetch_copy.c */
-    uint8_t (*second)[OS_SHA256_BYTES];
-    size_t replaced_from;          /* first segment that was replaced; n_segments: none */
     uint64_t copied_bytes;         /* fetched for it; under lock */
+    unsigned copy_rounds;          /* begun */
+    size_t n_blocks, copy_from;    /* no block before it is wanted in this round */
+    uint8_t *leads, *copies;       /* of each block: by how many copies the file's bytes lead; how many came */
+    bool differed;                 /* a copy, in this round */
+    size_t replaced_from;          /* first segment that was replaced in this round; n_segments: none */
+    const struct store_manifest *known; /* of a repair; NULL: second opinions */
+    uint8_t *tries_left;           /* of each segment of a repair; 0: not wanted */
     /* shown; the caller's thread */
     double rate;
     uint64_t seen_bytes;
@@ -264,7 +266,8 @@ struct hub_lane {
     size_t first, last;            /* leased segments */
     bool if_range;                 /* was sent */
     bool paused;
-    uint8_t *copy;                 /* of one segment, when copying */
+    uint8_t *copy;                 /* of one block, or of one segment of a repair, when copying */
+    size_t copy_segment, copy_got; /* what copy has of a repair's segment */
     uint64_t window_us, window_bytes, began_us, began_pos;
     bool hopeless;                 /* of refused */
     struct err refused;            /* code 0: nothing was refused here */
@@ -320,11 +323,3 @@ int follow_start(struct hub_way *w, size_t from_segment, struct err *err) BASE_M
 void follow_stop(struct hub_way *w);
 int keeper_start(struct hub_fetch *f, struct err *err) BASE_MUST_USE;
 void keeper_stop(struct hub_fetch *f);
-
-/* fetch_copy.c: second opinions. */
-int copy_begin(struct hub_way *w, struct err *err) BASE_MUST_USE; /* the digest was wrong */
-bool copy_next(const struct hub_way *w, size_t *ret_segment); /* false: none is to be asked for that no lane has */
-void copy_take(struct hub_way *w, size_t segment, const uint8_t *data); /* a segment came */
-void copy_end(struct hub_way *w);                                       /* no segment is left to ask for */
-void copy_want(struct hub_way *w, size_t segment);
-void copy_release(struct hub_way *w);

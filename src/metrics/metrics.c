@@ -19,8 +19,8 @@
 
 struct metrics_series {
     const struct metrics_desc *desc;
-    _Atomic(struct metrics_series *) next; /* of the family */
-    struct metrics_series *collision;      /* of the bucket */
+    struct metrics_series *_Atomic next; /* of the family */
+    struct metrics_series *collision;    /* of the bucket */
     uint32_t hash;
     _Atomic uint64_t count;   /* counter's value */
     _Atomic double value;     /* gauge's value; histogram's sum */
@@ -29,12 +29,12 @@ struct metrics_series {
 };
 
 struct family {
-    _Atomic(struct metrics_series *) first;
+    struct metrics_series *_Atomic first;
     struct metrics_series *last;
 };
 
 struct bucket {
-    _Atomic(struct metrics_series *) first;
+    struct metrics_series *_Atomic first;
 };
 
 struct metrics {

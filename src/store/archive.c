@@ -31,20 +31,20 @@ static struct {
 #define MEMBER(name) __typeof__(&archive_##name) name;
     CALLS(MEMBER)
 #undef MEMBER
+    const char *missing; /* what could not be opened */
 } lib;
-static const char *lib_missing; /* what could not be opened */
 
 static void open_library(void)
 {
     void *so = dlopen("libarchive.so.13", RTLD_NOW | RTLD_LOCAL);
-    lib_missing = so ? NULL : "libarchive.so.13";
+    lib.missing = so ? NULL : "libarchive.so.13";
 #define LOAD(name) \
-    if (so && !lib_missing) { \
+    if (so && !lib.missing) { \
         void *p = dlsym(so, "archive_" #name); \
         if (p) \
             memcpy(&lib.name, &p, sizeof p); \
         else \
-            lib_missing = "archive_" #name; \
+            lib.missing = "archive_" #name; \
     }
     CALLS(LOAD)
 #undef LOAD
@@ -54,7 +54,7 @@ static int need_library(struct err *err)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     (void)pthread_once(&once, open_library);
-    return lib_missing ? err_set(err, -ENOTSUP, "unpacking needs libarchive (no %s here): install the package libarchive13 (on some systems libarchive13t64)", lib_missing) : 0;
+    return lib.missing ? err_set(err, -ENOTSUP, "unpacking needs libarchive (no %s here): install the package libarchive13 (on some systems libarchive13t64)", lib.missing) : 0;
 }
 
 /* ---- names ------------------------------------------------------------------------------------------------------ */

@@ -8,10 +8,10 @@
  * the fault `expire` makes invalid. A repository with a file .gated is 403 for everybody, one with .private wants the token of FAKE_HUB_TOKEN. Any commit is served with what is on disk: that is how files change in place. --plain: http://HUB/ORG/REPO/FILE
  * as of a plain web server is served too, and --rate is for each connection.
  *
- * --every: each time that so many bytes of large files went out, the next kind in turn happens. On the hub's port: /_fault?kind=K&n=N makes the next N answers with file content faulty; /_stats says what went out, as "NAME VALUE" lines:
+ * --every: each time that so many bytes of large files went out, the next kind in turn happens: to the next answer, or, when it is reset, stall, corrupt or short, to any in its middle. On the hub's port: /_fault?kind=K&n=N makes the next N answers with file content faulty; /_stats says what went out, as "NAME VALUE" lines:
  * requests, bytes, leaks (requests with a token at the second host), bytes:FILE, faults. /_zero forgets it.
  *
- * Kinds: reset, stall, slow, corrupt, expire, 429, 503, short, long, wronglength, otherrange, html, norange, gzip, notfound, downgrade, loop.
+ * Kinds: reset, stall, slow, corrupt (one byte near the middle), noise (two bytes of each piece, hardly ever the same), expire, 429, 503, short, long, wronglength, otherrange, html, norange, gzip, notfound, downgrade, loop.
  */
 #include <os/os.h>
 
@@ -198,23 +198,41 @@ static void cut(struct peer *p)
 
 /* ---- content ---------------------------------------------------------------------------------------------------------------- */
 
+static bool is(const char *fault, const char *kind)
+{
+    return strcmp(fault, kind) == 0;
+}
+
+/* The next of --every, when it is due. Under lock. */
+static void take_due(char out[16])
+{
+    next_fault = total + every;
+    (void)snprintf(out, 16, "%s", kinds[next_kind++ % n_kinds]);
+    faults++;
+}
+
 /* The fault that this answer is to have; "" none. Under lock. */
 static void choose_fault(char out[16], bool large)
 {
     out[0] = '\0';
     if (n_pending) {
         n_pending--;
+        faults++;
         (void)snprintf(out, 16, "%s", pending);
     } else if (every && large && total >= next_fault) {
-        next_fault = total + every;
-        (void)snprintf(out, 16, "%s", kinds[next_kind++ % n_kinds]);
+        take_due(out);
     }
-    faults += out[0] != '\0';
 }
 
-static bool is(const char *fault, const char *kind)
+/* One that may begin in the middle of an answer, where the bytes have been counted; "" none. */
+static void choose_here(char out[16])
 {
-    return strcmp(fault, kind) == 0;
+    out[0] = '\0';
+    pthread_mutex_lock(&lock);
+    const char *next = n_kinds ? kinds[next_kind % n_kinds] : "";
+    if (every && total >= next_fault && (is(next, "reset") || is(next, "stall") || is(next, "corrupt") || is(next, "short")))
+        take_due(out);
+    pthread_mutex_unlock(&lock);
 }
 
 /* Faults that have no content. */
@@ -252,18 +270,38 @@ static void count_sent(struct file *f, uint64_t n)
     pthread_mutex_unlock(&lock);
 }
 
+/* Not what it was the last times. */
+static uint64_t next_noise(void)
+{
+    static uint64_t n;
+    pthread_mutex_lock(&lock);
+    uint64_t noise = n = n * 6364136223846793005u + 1442695040888963407u;
+    pthread_mutex_unlock(&lock);
+    return noise >> 24;
+}
+
 static void send_body(struct peer *p, struct file *f, int fd, uint64_t from, uint64_t n, const char *fault)
 {
     char piece[PIECE];
+    char here[16];
     uint64_t half = n / 2, done = 0, pace = is(fault, "slow") ? 200000 : rate;
     while (done < n && !p->over) {
+        if (!*fault) {
+            choose_here(here);
+            if (*here) {
+                fault = here;
+                half = done;
+            }
+        }
         uint64_t want = n - done < PIECE ? n - done : PIECE;
         ssize_t k = pread(fd, piece, (size_t)want, (off_t)(from + done));
         if (k <= 0)
             break;
         bool middle = done <= half && half < done + (uint64_t)k;
         if (middle && is(fault, "corrupt"))
-            piece[half - done] ^= 0x20;
+            piece[next_noise() % (uint64_t)k] ^= (char)(1 + next_noise() % 255);
+        if (is(fault, "noise"))
+            piece[0] = (char)next_noise(), piece[1] = (char)next_noise();
         if (middle && (is(fault, "reset") || is(fault, "short"))) {
             if (is(fault, "reset"))
                 cut(p);
@@ -278,6 +316,8 @@ static void send_body(struct peer *p, struct file *f, int fd, uint64_t from, uin
             return;
         count_sent(f, (uint64_t)k);
         done += (uint64_t)k;
+        if (fault == here)
+            fault = "";
         if (pace) {
             struct timespec t = {.tv_nsec = 0};
             uint64_t us = (uint64_t)k * 1000000 / pace;

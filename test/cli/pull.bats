@@ -3,76 +3,7 @@
 #
 # berth lock and berth pull against a hub of our own: real sockets, a second host for large files, and every fault that was ever reported of hubs and of those who fetch from them.
 
-load common
-
-setup() {
-	BERTH=${BERTH:-$PWD/build/berth}
-	FAKE_HUB=${BERTH%/*}/aids/fake_hub
-	scratch=$(mktemp -d)
-	export BERTH_STATE=$scratch/state BERTH_RUN=$scratch/run NO_COLOR=1 HOME=$scratch/home
-	unset XDG_RUNTIME_DIR XDG_CACHE_HOME HF_TOKEN HF_TOKEN_PATH HF_HOME HF_HUB_CACHE HF_HUB_OFFLINE http_proxy https_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY all_proxy
-	mkdir -p "$HOME" "$scratch/root/org/model"
-	hub_pid=
-}
-
-teardown() {
-	[ -z "$hub_pid" ] || stop_hub
-	rm -rf "$scratch"
-}
-
-# start_hub [OPTIONS...]: HUB and CDN are its addresses. It ends with its standard input.
-start_hub() {
-	mkfifo "$scratch/in" "$scratch/out"
-	"$FAKE_HUB" "$scratch/root" "$@" <"$scratch/in" >"$scratch/out" 3>&- &
-	hub_pid=$!
-	exec 8>"$scratch/in" 9<"$scratch/out"
-	read -r hub_port cdn_port <&9
-	export HF_ENDPOINT=http://127.0.0.1:$hub_port
-	HUB=$HF_ENDPOINT CDN=http://127.0.0.2:$cdn_port
-}
-
-stop_hub() {
-	exec 8>&- 9<&-
-	wait "$hub_pid" || true
-	hub_pid=
-	rm -f "$scratch/in" "$scratch/out"
-}
-
-stat_of() { # NAME: what the hub counted
-	curl -sf "$HUB/_stats" | awk -v n="$1" '$1 == n {print $2}'
-}
-
-fault() { # KIND [N]
-	curl -sf "$HUB/_fault?kind=$1&n=${2:-1}" >/dev/null
-}
-
-make_file() { # NAME BYTES
-	mkdir -p "$(dirname "$scratch/root/org/model/$1")"
-	head -c "$2" /dev/urandom >"$scratch/root/org/model/$1"
-}
-
-# A model of one file, or of what is given.
-fleet() { # [MODEL LINE]
-	cat >"$scratch/fleet.yaml" <<-EOT
-		version: 1
-		name: pulls
-		models:
-		  m: ${1:-{source: "hf:org/model", weights: w.gguf\}}
-	EOT
-}
-
-berth() { # COMMAND...: stdout in $output, stderr in $errors
-	run_split "$BERTH" "$@" -f "$scratch/fleet.yaml"
-}
-
-# The file as it was fetched: at its commit when it is locked, else at its revision.
-payload() { # NAME
-	find "$BERTH_STATE/store/payloads" -path "*/$1" -type f | head -n 1
-}
-
-same() { # NAME
-	cmp "$scratch/root/org/model/$1" "$(payload "$1")"
-}
+load hub
 
 # ---- lock -------------------------------------------------------------------------------------------------------
 
@@ -286,8 +217,35 @@ same() { # NAME
 	[ "$status" -eq 0 ]
 	same w.gguf
 	[[ $errors == *"the digest is wrong: every part is fetched a second time"*"the damaged part is replaced"* ]]
-	# the whole twice, and one segment a third time
-	[ "$(stat_of bytes)" -le $((2 * 50000000 + 16777216)) ]
+	# the whole twice, and a few more copies of one block
+	[ "$(stat_of bytes)" -le $((2 * 50000000 + 4 * 65536)) ]
+}
+
+@test "pull: a fault every 2 MiB, corruption among them: copies and votes are hit as well, and every file is proven" {
+	for i in 1 2; do make_file "m-0000$i-of-00002.gguf" $((33554432 + i)); done
+	fleet '{source: "hf:org/model", weights: m-00001-of-00002.gguf}'
+	start_hub --every 2097152 reset,stall,corrupt,expire,429
+	berth lock
+	berth pull --stall 1
+	[ "$status" -eq 0 ]
+	for i in 1 2; do same "m-0000$i-of-00002.gguf"; done
+	[[ $errors == *"the digest is wrong"*"the damaged part is replaced"* ]]
+	echo "$(stat_of faults) faults, $(stat_of bytes) bytes"
+	[ "$(stat_of faults)" -ge 12 ]
+	# the file, and at most a copy for each of three rounds, beside what votes and broken answers cost
+	[ "$(stat_of bytes)" -le $((5 * 67108864)) ]
+}
+
+@test "pull: other bytes in every answer, or the wrong ones for ever, come to an end" {
+	make_file w.gguf 20000000
+	fleet
+	start_hub --every 1 noise
+	berth lock
+	berth pull
+	[ "$status" -eq 1 ]
+	[[ $errors == *"the server sends other bytes each time"* ]]
+	[ -z "$(payload w.gguf)" ]
+	[ "$(stat_of bytes)" -le $((17 * 20000000)) ]
 }
 
 @test "pull: a web page is never a model; login pages and pointers do not become files" {
@@ -393,13 +351,6 @@ same() { # NAME
 }
 
 # ---- interrupted --------------------------------------------------------------------------------------------------
-
-# Starts a pull and waits until the hub has sent so many bytes, or the pull has ended.
-pull_until() { # BYTES
-	"$BERTH" pull -f "$scratch/fleet.yaml" >"$scratch/log" 2>&1 3>&- 8>&- 9<&- &
-	pull_pid=$!
-	until [ "$(stat_of bytes)" -ge "$1" ] || ! kill -0 $pull_pid 2>/dev/null; do :; done
-}
 
 @test "pull: killed at 20 moments, it goes on; no more than a segment comes twice each time" {
 	make_file m-00001-of-00002.gguf 60000000

@@ -139,9 +139,25 @@ static void every_fault(void **state)
     (void)state;
     start(&w, "1000000", "reset,corrupt,expire,short,429,long,wronglength,otherrange,gzip,stall,503");
     make_wants(&w, &x);
-    assert_int_equal(hub_fetch(w.hub, w.store, x.list, N_FILES, codes, &err), 0);
+    if (hub_fetch(w.hub, w.store, x.list, N_FILES, codes, &err) < 0)
+        fail_msg("%s", err.text);
     for (size_t i = 0; i < N_FILES; i++)
         assert_int_equal(codes[i], 0);
+    assert_proven(&w, &x);
+    stop(&w);
+}
+
+/* Half of the answers to a whole segment are damaged, and every sixteenth to a disputed block. */
+static void corrupted_often(void **state)
+{
+    struct world w;
+    static struct wants x;
+    struct err err;
+    (void)state;
+    start(&w, "1000000", "corrupt,reset");
+    make_wants(&w, &x);
+    if (hub_fetch(w.hub, w.store, x.list, N_FILES, NULL, &err) < 0)
+        fail_msg("%s", err.text);
     assert_proven(&w, &x);
     stop(&w);
 }
@@ -263,6 +279,10 @@ static void remote_header(void **state)
     }
     close(fd);
     hub_source_close(&src);
+    /* where nobody listens */
+    w.hub = hub_free(w.hub);
+    const struct hub_options o = {.endpoint = w.endpoint, .retries = 1};
+    assert_int_equal(hub_new(&o, &w.hub, &err), 0);
     assert_int_equal(hub_source_open(w.hub, "http://127.0.0.1:1/x", &src, &err), -ECONNREFUSED);
     stop(&w);
 }
@@ -270,7 +290,7 @@ static void remote_header(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_fault), cmocka_unit_test(one_fails_the_others_come), cmocka_unit_test(repair), cmocka_unit_test(interrupted), cmocka_unit_test(remote_header),
+        cmocka_unit_test(every_fault), cmocka_unit_test(corrupted_often), cmocka_unit_test(one_fails_the_others_come), cmocka_unit_test(repair), cmocka_unit_test(interrupted), cmocka_unit_test(remote_header),
     };
     static const char *const names[] = {"HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"};
     for (size_t i = 0; i < BASE_COUNT(names); i++)
