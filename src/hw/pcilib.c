@@ -20,17 +20,17 @@
 #define CALLS(X) X(alloc) X(init) X(cleanup) X(scan_bus) X(set_param) X(find_cap) X(read_byte) X(read_word) X(read_long)
 
 struct pcilib {
-    void *so;
-    struct pci_access *access;
 #define X(name) __typeof__(pci_##name) *name;
     CALLS(X)
 #undef X
+    void *so;
+    struct pci_access *access;
 };
 
 /* libpci's callbacks have no context. One reader is used by one thread, but two readers may be used by two. */
 static _Thread_local jmp_buf back;
 
-static __attribute__((noreturn)) void jump(char *msg, ...)
+static _Noreturn void jump(char *msg, ...)
 {
     (void)msg;
     longjmp(back, 1);
