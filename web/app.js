@@ -219,7 +219,7 @@ async function explain(id) {
     if (r.key) fact(facts, "key", r.key);
     if (r.queue_ms !== null) fact(facts, "waited", `${time(r.queue_ms)} in the queue`);
     if (r.first_ms !== null) fact(facts, "first content", `after ${time(r.first_ms)}`);
-    if (r.cached_tokens !== null) fact(facts, "cache", `${count(r.cached_tokens)} of ${count(r.cached_tokens + r.prompt_tokens)} prompt tokens, ${count(r.expected_cached_tokens)} expected`);
+    if (r.cached_tokens !== null) fact(facts, "cache", `${count(r.cached_tokens)} of ${count(r.prompt_tokens)} prompt tokens, ${count(r.expected_cached_tokens)} expected`);
     if (r.tokens) fact(facts, "answer", `${count(r.tokens)} tokens${r.tokens_per_s > 0 ? `, ${rate(r.tokens_per_s)}/s` : ""}`);
     for (const f of r.failed) fact(facts, "failed", `${f.replica}: ${f.reason}`);
     if (r.regret_ms !== null) fact(facts, "regret", r.regret_ms > 0 ? `${time(r.regret_ms)}: another candidate would have had the prompt read sooner` : "none: no other candidate would have been sooner");

@@ -127,7 +127,7 @@ static void add_truth(json_val v, struct buf *out)
     if (known(v, "cached_tokens")) {
         char of[3][UNITS_TEXT];
         uint64_t cached = json_get_u64(v, "cached_tokens");
-        buf_addf(out, "cache     %s of %s prompt tokens, %s expected\n", units_show_count(cached, of[0]), units_show_count(cached + json_get_u64(v, "prompt_tokens"), of[1]),
+        buf_addf(out, "cache     %s of %s prompt tokens, %s expected\n", units_show_count(cached, of[0]), units_show_count(json_get_u64(v, "prompt_tokens"), of[1]),
                  units_show_count(json_get_u64(v, "expected_cached_tokens"), of[2]));
     }
     if (known(v, "prompt_ms"))

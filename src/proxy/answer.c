@@ -133,6 +133,7 @@ static void commit_follower(struct proxy_request *f, const struct proxy_request 
     struct http_field fields[HTTP_FIELDS_MAX + OWN_FIELDS];
     struct own_fields own;
     f->last = r->last;
+    f->way = r->way;
     f->attempts = r->attempts;
     if (!begun(f)) {
         size_t n = response_fields(f, r->head, &own, fields);
@@ -167,9 +168,9 @@ static bool commit(struct proxy_request *r, int64_t length)
     r->content_ms = r->token_ms = net_loop_now_ms(r->lane->loop);
     see_phase(p->see, r->page, SEE_DECODE, r->content_ms);
     if (r->events)
-        r->gaps = PROXY_M(p, PROXY_M_INTER_TOKEN, r->endpoint->name, r->last);
-    metrics_observe(PROXY_M(p, PROXY_M_FIRST_BYTE, r->endpoint->name, r->last), (double)(r->content_ms - r->since_ms) / 1000);
-    if (r->head->status < 500)
+        r->gaps = PROXY_WAY_M(p, &r->way->inter_token, PROXY_M_INTER_TOKEN, r->endpoint->name, r->last);
+    metrics_observe(PROXY_WAY_M(p, &r->way->first_byte, PROXY_M_FIRST_BYTE, r->endpoint->name, r->last), (double)(r->content_ms - r->since_ms) / 1000);
+    if (r->head->status < 500 && (length < 0 || length > PROXY_HOLD_MAX))
         proxy_forward_proved(r);
     proxy_join_close(r);
     for (struct proxy_request *f = r->followers, *next; f; f = next) {
@@ -200,13 +201,13 @@ static void end_early(struct proxy_request *r, enum sched_result result, unsigne
     base_autobuf struct buf event = BUF_INIT(8192);
     struct proxy_lane *lane = r->lane;
     struct proxy_request *f;
-    proxy_forward_leave(r, result);
+    bool waiting = proxy_forward_leave(r, result);
     proxy_join_leave(r);
     bool told = r->events && http_sse_between(&r->sse) && text.len && dialect_error_event(r->dialect, status, text, &event) == 0;
     while ((f = proxy_join_take(r)))
         cut(f, told ? buf_str(&event) : (struct str){0});
     cut(r, told ? buf_str(&event) : (struct str){0});
-    proxy_pump(lane);
+    proxy_settle(lane, waiting);
 }
 
 static void break_off(struct proxy_request *r, const char *why)
@@ -244,10 +245,10 @@ void proxy_answer_lost(struct proxy_request *r)
         end_early(r, SCHED_ABANDONED, 503, text);
         return;
     }
-    proxy_forward_leave(r, SCHED_ABANDONED);
+    bool waiting = proxy_forward_leave(r, SCHED_ABANDONED);
     proxy_answer_reset(r);
     proxy_request_fail(r, 503, STR_FMT, STR_ARG(text));
-    proxy_pump(lane);
+    proxy_settle(lane, waiting);
 }
 
 /* ---- what a call tells ------------------------------------------------------------------------------------------------ */
@@ -380,7 +381,7 @@ static void on_end(void *ctx)
         break_off(r, "its stream ended without its last event");
         return;
     }
-    proxy_forward_leave(r, SCHED_OK);
+    bool waiting = proxy_forward_leave(r, SCHED_OK);
     if (refused) {
         end_in_stream(r);
     } else {
@@ -389,7 +390,7 @@ static void on_end(void *ctx)
             httpio_end(f->x);
         httpio_end(r->x);
     }
-    proxy_pump(lane);
+    proxy_settle(lane, waiting);
 }
 
 static void on_fail(void *ctx, enum httpio_failure f, const char *text)
@@ -403,15 +404,15 @@ static void on_fail(void *ctx, enum httpio_failure f, const char *text)
     if (r->content) {
         break_off(r, httpio_failure_text(f));
     } else if (r->ticket.leased && r->deaths >= PROXY_DEATHS_MAX && proxy_forward_another(r)) {
-        proxy_forward_leave(r, SCHED_FAILED);
+        bool waiting = proxy_forward_leave(r, SCHED_FAILED);
         proxy_request_fail(r, 502, "%u replicas of '%s' broke off while they had this request; the last, '%s': %s", r->deaths, r->endpoint->name, r->last, text);
-        proxy_pump(lane);
+        proxy_settle(lane, waiting);
     } else if (r->ticket.leased || f == HTTPIO_CONNECT || f == HTTPIO_RESET) {
         proxy_forward_failed(r, reasons[f], text, true);
     } else { /* a call of unknown effect that was perhaps carried out */
-        proxy_forward_leave(r, SCHED_FAILED);
+        bool waiting = proxy_forward_leave(r, SCHED_FAILED);
         proxy_request_fail(r, f == HTTPIO_TIMEOUT ? 504 : 502, "replica '%s': %s", r->last, text);
-        proxy_pump(lane);
+        proxy_settle(lane, waiting);
     }
 }
 

@@ -231,6 +231,7 @@ static int read_endpoint(const struct proxy_config *c, json_val v, struct proxy_
 {
     const char **aliases = NULL;
     uint32_t *replicas = NULL;
+    base_autobuf struct buf text = BUF_INIT((size_t)8 * FLEET_MODEL_NAME_MAX);
     int rc = read_name(c, json_get(v, "name"), FLEET_MODEL_NAME_MAX, &e->name, err);
     if (rc == 0)
         rc = read_name(c, json_get(v, "policy"), FLEET_NAME_MAX, &e->policy, err);
@@ -254,7 +255,11 @@ static int read_endpoint(const struct proxy_config *c, json_val v, struct proxy_
         return bad(err, "an endpoint is not complete");
     e->aliases = aliases;
     e->replicas = replicas;
-    return 0;
+    json_add_string(&text, str_of(e->name));
+    e->quoted = buf_status(&text) == 0 ? arena_dup(c->arena, buf_str(&text)) : NULL;
+    e->candidates = arena_alloc(c->arena, e->n_replicas, sizeof(struct sched_replica *));
+    e->ways = arena_alloc(c->arena, e->n_replicas, sizeof *e->ways);
+    return e->quoted && (e->n_replicas == 0 || (e->candidates && e->ways)) ? 0 : err_nomem(err);
 }
 
 /* None: the names that are known here. */

@@ -170,15 +170,21 @@ static int call(struct proxy_request *r, struct err *err)
 
 /* ---- the queue --------------------------------------------------------------------------------------------------- */
 
-void proxy_forward_leave(struct proxy_request *r, enum sched_result result)
+bool proxy_forward_leave(struct proxy_request *r, enum sched_result result)
 {
     const struct dialect_usage *u = &r->usage;
-    struct sched_outcome o = {.result = result, .content = r->content || u->known, .counted = u->known, .prompt_n = u->prompt_n, .cached_n = u->cached_n, .predicted_n = u->predicted_n,
+    struct proxy *p = r->proxy;
+    if (!r->entered)
+        return false;
+    r->entered = false;
+    struct sched_outcome o = {.result = result, .proved = r->head && r->head->status < 500, .content = r->content || u->known, .counted = u->known, .prompt_n = u->prompt_n, .cached_n = u->cached_n, .predicted_n = u->predicted_n,
                               .prompt_ms = u->prompt_ms};
-    (void)pthread_mutex_lock(&r->proxy->lock);
+    (void)pthread_mutex_lock(&p->lock);
     proxy_request_unhand(r);
-    sched_leave(r->proxy->sched, &r->ticket, &o, proxy_lane_now(r->lane));
-    (void)pthread_mutex_unlock(&r->proxy->lock);
+    sched_leave(p->sched, &r->ticket, &o, proxy_lane_now(r->lane));
+    bool waiting = sched_waiting(p->sched) > 0 || r->lane->handed;
+    (void)pthread_mutex_unlock(&p->lock);
+    return waiting;
 }
 
 void proxy_forward_proved(struct proxy_request *r)
@@ -193,23 +199,17 @@ bool proxy_forward_another(const struct proxy_request *r)
     bool found = false;
     (void)pthread_mutex_lock(&r->proxy->lock);
     for (size_t i = 0; i < r->ticket.n_candidates && !found; i++)
-        found = r->candidates[i]->ready && i != r->ticket.index && !(r->ticket.tried[i / 64] >> (i % 64) & 1);
+        found = r->ticket.candidates[i]->ready && i != r->ticket.index && !(r->ticket.tried[i / 64] >> (i % 64) & 1);
     (void)pthread_mutex_unlock(&r->proxy->lock);
     return found;
 }
 
 static void enter(struct proxy_request *r)
 {
-    see_phase(r->proxy->see, r->page, SEE_QUEUE, net_loop_now_ms(r->lane->loop));
-    (void)pthread_mutex_lock(&r->proxy->lock);
-    int rc = sched_enter(r->proxy->sched, &r->ticket, proxy_lane_now(r->lane));
-    if (rc < 0)
-        r->turned_away = sched_waiting(r->proxy->sched) + 1;
-    (void)pthread_mutex_unlock(&r->proxy->lock);
-    if (rc < 0)
+    if (r->attempts)
+        see_phase(r->proxy->see, r->page, SEE_QUEUE, net_loop_now_ms(r->lane->loop));
+    if (!proxy_lane_enter(r))
         proxy_request_fail(r, 503, "too many requests are waiting (%zu)", r->turned_away - 1);
-    else
-        proxy_pump(r->lane);
 }
 
 void proxy_forward_admit(struct proxy_request *r)
@@ -235,24 +235,20 @@ static int make_ticket(struct proxy_request *r)
     r->stream = id->stream && id->dialect != PLACE_BATCH;
     *t = (struct sched_ticket){.policy = e->policy, .hint = id->hint, .flow = id->flow, .owner = r->key ? place_hash(r->proxy->seed, str_of(r->key)) : 0, .tokens = id->tokens, .leased = id->dialect != PLACE_OTHER, .pinned = id->pinned, .seq = r->number,
                                .slot = AFFINITY_NO_SLOT};
-    r->candidates = calloc(e->n_replicas ? e->n_replicas : 1, sizeof(struct sched_replica *));
-    t->tried = calloc(e->n_replicas / 64 + 1, sizeof *t->tried);
+    t->candidates = e->candidates;
+    t->n_candidates = e->n_candidates;
+    t->tried = e->n_candidates <= 64 ? &r->tried : calloc(e->n_candidates / 64 + 1, sizeof *t->tried);
     if (id->n)
         r->chain = malloc(id->n * sizeof *r->chain);
-    if (!r->candidates || !t->tried || (id->n && !r->chain))
+    if (!t->tried || (id->n && !r->chain))
         return -ENOMEM;
     if (id->n)
         memcpy(r->chain, id->chain, id->n * sizeof *r->chain);
     t->chain = r->chain;
     t->n_chain = id->n;
-    struct proxy_peer **peers = r->config->peers;
-    for (size_t i = 0; peers && i < e->n_replicas; i++)
-        if (peers[e->replicas[i]])
-            r->candidates[t->n_candidates++] = &peers[e->replicas[i]]->s;
-    t->candidates = r->candidates;
     r->member_off = first_member(proxy_body_text(&r->body));
     see_is(r->proxy->see, r->page, &(struct see_named){.endpoint = e->name, .key = r->key, .api = place_dialect_name(id->dialect), .conversation = id->hint ? id->hint : id->n ? id->chain[0] : 0,
-                                                .prompt_tokens = id->dialect == PLACE_OTHER ? 0 : id->tokens, .stream = r->stream});
+                                                .prompt_tokens = id->dialect == PLACE_OTHER ? 0 : id->tokens, .stream = r->stream}, r->sent_ms);
     return 0;
 }
 
@@ -267,9 +263,7 @@ void proxy_forward(struct proxy_request *r)
         proxy_stream_add(r);
     proxy_join_identify(r);
     proxy_body_rest(&r->body);
-    if (proxy_join(r))
-        see_phase(r->proxy->see, r->page, SEE_QUEUE, r->sent_ms);
-    else
+    if (!proxy_join(r))
         enter(r);
 }
 
@@ -279,7 +273,7 @@ static void find_why(const struct proxy_request *r, char ret[PROXY_WHY_MAX])
     ret[0] = '\0';
     (void)pthread_mutex_lock(&r->proxy->lock);
     for (size_t i = 0; i < r->ticket.n_candidates && !ret[0]; i++)
-        memcpy(ret, PROXY_PEER(r->candidates[i])->why, PROXY_WHY_MAX);
+        memcpy(ret, PROXY_PEER(r->ticket.candidates[i])->why, PROXY_WHY_MAX);
     (void)pthread_mutex_unlock(&r->proxy->lock);
 }
 
@@ -316,20 +310,21 @@ void proxy_forward_go(struct proxy_request *r, bool expired)
         return;
     }
     r->last = PROXY_PEER(t->replica)->name;
+    r->way = &r->endpoint->ways[t->index];
     if (r->attempts++) {
         p->stats.retries++;
         t->decision = SCHED_RETRY;
     } else {
-        metrics_observe(PROXY_M(p, PROXY_M_QUEUE, endpoint, r->last), (double)(t->started_ms - t->entered_ms) / 1000);
+        metrics_observe(PROXY_WAY_M(p, &r->way->queue, PROXY_M_QUEUE, endpoint, r->last), (double)(t->started_ms - t->entered_ms) / 1000);
     }
-    metrics_add(PROXY_M(p, PROXY_M_DECISIONS, endpoint, r->last, sched_decision_name(t->decision)), 1);
+    metrics_add(PROXY_WAY_M(p, &r->way->decisions[t->decision], PROXY_M_DECISIONS, endpoint, r->last, sched_decision_name(t->decision)), 1);
     if (t->predicted)
-        metrics_add(PROXY_M(p, PROXY_M_PREDICTED, endpoint, r->last), t->predicted);
+        metrics_add(PROXY_WAY_M(p, &r->way->predicted, PROXY_M_PREDICTED, endpoint, r->last), t->predicted);
     note_sent(r);
     proxy_answer_reset(r);
     int rc = call(r, &err);
     if (rc == -ENOMEM || rc == -EINVAL || rc == -ENODATA) { /* ours or the client's, not the replica's */
-        proxy_forward_leave(r, SCHED_ABANDONED);
+        (void)proxy_forward_leave(r, SCHED_ABANDONED); /* this is called while turns are handed out */
         proxy_request_fail(r, rc == -EINVAL ? 400 : 503, "%s", err.text);
     } else if (rc < 0) {
         proxy_forward_failed(r, "connect", err.text, true);
@@ -342,7 +337,7 @@ void proxy_forward_failed(struct proxy_request *r, const char *reason, const cha
     struct sched_ticket *t = &r->ticket;
     r->call = httpio_call_cancel(r->call);
     r->sending = false;
-    proxy_forward_leave(r, blame ? SCHED_FAILED : SCHED_ABANDONED);
+    (void)proxy_forward_leave(r, blame ? SCHED_FAILED : SCHED_ABANDONED); /* enter below hands out */
     metrics_add(PROXY_M(p, PROXY_M_RETRIES, r->last, reason), 1);
     see_failed(p->see, r->page, reason);
     t->tried[t->index / 64] |= UINT64_C(1) << (t->index % 64);

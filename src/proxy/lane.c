@@ -125,11 +125,16 @@ int proxy_lane_init(struct proxy *p, struct proxy_lane *l, struct net_loop *loop
 
 void proxy_lane_release(struct proxy_lane *l)
 {
+    struct proxy_request *r;
     l->server = httpio_server_free(l->server);
     l->client = httpio_client_free(l->client);
     l->due = net_timer_close(l->due);
     l->tick = net_timer_close(l->tick);
     l->wake = net_wake_close(l->wake);
+    while ((r = l->spare)) {
+        l->spare = r->next_stream;
+        free(r);
+    }
     proxy_log_flush(l);
     buf_release(&l->log);
     if (l != l->proxy->lanes)
@@ -183,14 +188,15 @@ struct turn {
     struct proxy_request *request; /* of this lane */
     struct proxy_lane *other;      /* has got one */
     bool expired;
-    uint64_t due_ms;               /* with neither: from now on; UINT64_MAX never */
+    bool more;                     /* others wait */
+    uint64_t due_ms;               /* when to look again, from now on; UINT64_MAX never */
 };
 
+/* The lock is held. */
 static void next(struct proxy_lane *l, struct turn *ret)
 {
     struct proxy *p = l->proxy;
     *ret = (struct turn){0};
-    (void)pthread_mutex_lock(&p->lock);
     struct proxy_request *r = take_over(l, &ret->expired);
     if (!r) {
         struct sched_ticket *t = sched_next(p->sched, proxy_lane_now(l), &ret->expired);
@@ -203,29 +209,74 @@ static void next(struct proxy_lane *l, struct turn *ret)
         }
     }
     ret->request = ret->other ? NULL : r;
-    uint64_t due = sched_due(p->sched);
+    ret->more = l->handed || sched_waiting(p->sched) > 0;
+    uint64_t due = ret->more ? sched_due(p->sched) : UINT64_MAX;
     ret->due_ms = due == UINT64_MAX ? due : due > p->now_ms ? due - p->now_ms : 1;
-    (void)pthread_mutex_unlock(&p->lock);
+}
+
+/* Whose turn it is has it, and so on, until nobody has. */
+static void hand_out(struct proxy_lane *l, struct turn *t)
+{
+    l->pumping = true;
+    while (t->request || t->other) {
+        l->again = false;
+        if (t->request)
+            proxy_forward_go(t->request, t->expired);
+        else
+            net_wake_send(t->other->wake);
+        if (!t->more && !l->again) /* nobody waited then, and nobody came since */
+            break;
+        (void)pthread_mutex_lock(&l->proxy->lock);
+        next(l, t);
+        (void)pthread_mutex_unlock(&l->proxy->lock);
+    }
+    l->pumping = false;
+    if (t->due_ms == UINT64_MAX)
+        net_timer_stop(l->due);
+    else
+        net_timer_start(l->due, t->due_ms, 0);
+    proxy_tell_moved(l);
 }
 
 void proxy_pump(struct proxy_lane *l)
 {
     struct turn t;
-    if (l->pumping)
+    if (l->pumping) {
+        l->again = true;
         return;
-    l->pumping = true;
-    for (next(l, &t); t.request || t.other; next(l, &t)) {
-        if (t.request)
-            proxy_forward_go(t.request, t.expired);
-        else
-            net_wake_send(t.other->wake);
     }
-    l->pumping = false;
-    if (t.due_ms == UINT64_MAX)
-        net_timer_stop(l->due);
-    else
-        net_timer_start(l->due, t.due_ms, 0);
-    proxy_tell_moved(l);
+    (void)pthread_mutex_lock(&l->proxy->lock);
+    next(l, &t);
+    (void)pthread_mutex_unlock(&l->proxy->lock);
+    hand_out(l, &t);
+}
+
+bool proxy_lane_enter(struct proxy_request *r)
+{
+    struct proxy_lane *l = r->lane;
+    struct proxy *p = r->proxy;
+    struct turn t;
+    (void)pthread_mutex_lock(&p->lock);
+    bool entered = sched_enter(p->sched, &r->ticket, proxy_lane_now(l)) == 0;
+    if (entered && !l->pumping)
+        next(l, &t);
+    else if (!entered)
+        r->turned_away = sched_waiting(p->sched) + 1;
+    r->entered = entered;
+    (void)pthread_mutex_unlock(&p->lock);
+    if (entered && l->pumping)
+        l->again = true;
+    else if (entered)
+        hand_out(l, &t);
+    return entered;
+}
+
+void proxy_settle(struct proxy_lane *l, bool waiting)
+{
+    if (waiting)
+        proxy_pump(l);
+    else if (!l->pumping)
+        proxy_tell_moved(l);
 }
 
 /* ---- the tick ---------------------------------------------------------------------------------------------- */

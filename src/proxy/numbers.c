@@ -159,10 +159,13 @@ struct at_end {
 static void take_end(struct proxy_request *r, struct at_end *ret)
 {
     const struct sched_ticket *t = &r->ticket;
-    (void)pthread_mutex_lock(&r->proxy->lock);
+    /* what is in no queue is nobody else's */
+    if (r->entered)
+        (void)pthread_mutex_lock(&r->proxy->lock);
     *ret = (struct at_end){.waiting = t->state == SCHED_WAITING, .decision = t->decision, .waited_ms = sched_waited_ms(t), .predicted = t->predicted, .replica = t->replica, .page = r->page};
     r->page = NULL;
-    (void)pthread_mutex_unlock(&r->proxy->lock);
+    if (r->entered)
+        (void)pthread_mutex_unlock(&r->proxy->lock);
 }
 
 bool proxy_request_waits(const struct proxy_request *r)
@@ -210,9 +213,9 @@ static void count_tokens(const struct proxy_request *r, const char *endpoint, st
     peer->prompt_n += r->usage.prompt_n;
     peer->cached_n += r->usage.cached_n;
     peer->predicted_n += r->usage.predicted_n;
-    (void)pthread_mutex_unlock(&r->proxy->lock);
     if (!r->gaps) /* no stream that was counted as it passed */
-        proxy_numbers_tokens(r, r->usage.predicted_n);
+        see_rate_add(&peer->rate, proxy_lane_now(r->lane), r->usage.predicted_n);
+    (void)pthread_mutex_unlock(&r->proxy->lock);
 }
 
 static void close_page(const struct proxy_request *r, struct see_page *page, bool left, unsigned status, const char *endpoint)
@@ -227,21 +230,6 @@ static void close_page(const struct proxy_request *r, struct see_page *page, boo
         metrics_observe(PROXY_M(p, PROXY_M_REGRET, endpoint, r->last), regret / 1000);
 }
 
-static void add_text(struct buf *b, const char *key, struct str v)
-{
-    buf_add_c(b, key);
-    if (v.ptr)
-        json_add_string(b, v);
-    else
-        buf_add(b, "null", 4);
-}
-
-static void add_number(struct buf *b, const char *key, uint64_t n)
-{
-    buf_add_c(b, key);
-    buf_add_u64(b, n);
-}
-
 /* The wall clock, as text that is made once a second. */
 static struct str time_text(struct proxy_lane *l)
 {
@@ -252,7 +240,58 @@ static struct str time_text(struct proxy_lane *l)
     return str_of(l->log_time);
 }
 
-/* Written straight into the buffer: it is written for every request. */
+/* A line is written with a pen, into room that was made for all of it: it is written for every request. */
+static inline char *pen_text(char *at, struct str s)
+{
+    memcpy(at, s.ptr, s.len);
+    return at + s.len;
+}
+
+static inline char *pen_number(char *at, struct str key, uint64_t n)
+{
+    char digits[STR_U64];
+    at = pen_text(at, key);
+    if (n > 9)
+        return pen_text(at, str_of_u64(n, digits));
+    *at = (char)('0' + n);
+    return at + 1;
+}
+
+static char *pen_quoted(char *at, struct str key, const char *name)
+{
+    at = pen_text(at, key);
+    if (!name)
+        return pen_text(at, STR("null"));
+    *at++ = '"';
+    at = pen_text(at, str_of(name));
+    *at++ = '"';
+    return at;
+}
+
+#define LINE_ROOM ((size_t)1024 + 6 * FLEET_MODEL_NAME_MAX) /* of all but method and path: keys, numbers, names */
+
+/* What is known when an answer ends; follows the path. Names of keys, replicas and decisions need no escapes. */
+static char *write_rest(const struct proxy_request *r, const struct at_end *at, unsigned code, char *to)
+{
+    to = pen_text(to, STR(",\"endpoint\":"));
+    to = pen_text(to, r->endpoint ? str_of(r->endpoint->quoted) : STR("null"));
+    to = pen_quoted(to, STR(",\"replica\":"), r->last);
+    to = pen_quoted(to, STR(",\"decision\":"), r->last ? sched_decision_name(at->decision) : NULL);
+    to = pen_number(to, STR(",\"attempts\":"), r->attempts);
+    to = pen_number(to, STR(",\"status\":"), code);
+    to = pen_text(to, r->cut ? STR(",\"cut\":true") : STR(",\"cut\":false"));
+    to = pen_number(to, STR(",\"queue_ms\":"), at->waited_ms);
+    to = pen_number(to, STR(",\"first_ms\":"), r->content_ms ? r->content_ms - r->since_ms : 0);
+    to = pen_number(to, STR(",\"ms\":"), net_loop_now_ms(r->lane->loop) - r->since_ms);
+    if (r->usage.known) {
+        to = pen_number(to, STR(",\"prompt_tokens\":"), r->usage.prompt_n + r->usage.cached_n);
+        to = pen_number(to, STR(",\"cached_tokens\":"), r->usage.cached_n);
+        to = pen_number(to, STR(",\"expected_cached_tokens\":"), at->predicted);
+        to = pen_number(to, STR(",\"generated_tokens\":"), r->usage.predicted_n);
+    }
+    return pen_text(to, STR("}\n"));
+}
+
 static void write_line(struct proxy_request *r, const struct at_end *at, unsigned code)
 {
     struct proxy_lane *l = r->lane;
@@ -261,28 +300,23 @@ static void write_line(struct proxy_request *r, const struct at_end *at, unsigne
     struct str path = http_target_path(head->target);
     if (path.len > LOG_PATH_MAX)
         path.len = LOG_PATH_MAX;
-    add_text(b, "{\"time\":", time_text(l));
-    add_number(b, ",\"request\":", r->number);
-    if (r->key)
-        add_text(b, ",\"key\":", str_of(r->key));
-    add_text(b, ",\"method\":", head->method);
-    add_text(b, ",\"path\":", path);
-    add_text(b, ",\"endpoint\":", r->endpoint ? str_of(r->endpoint->name) : (struct str){0});
-    add_text(b, ",\"replica\":", r->last ? str_of(r->last) : (struct str){0});
-    add_text(b, ",\"decision\":", r->last ? str_of(sched_decision_name(at->decision)) : (struct str){0});
-    add_number(b, ",\"attempts\":", r->attempts);
-    add_number(b, ",\"status\":", code);
-    buf_add_c(b, r->cut ? ",\"cut\":true" : ",\"cut\":false");
-    add_number(b, ",\"queue_ms\":", at->waited_ms);
-    add_number(b, ",\"first_ms\":", r->content_ms ? r->content_ms - r->since_ms : 0);
-    add_number(b, ",\"ms\":", net_loop_now_ms(l->loop) - r->since_ms);
-    if (r->usage.known) {
-        add_number(b, ",\"prompt_tokens\":", r->usage.prompt_n);
-        add_number(b, ",\"cached_tokens\":", r->usage.cached_n);
-        add_number(b, ",\"expected_cached_tokens\":", at->predicted);
-        add_number(b, ",\"generated_tokens\":", r->usage.predicted_n);
+    char *to = buf_room(b, LINE_ROOM);
+    if (to) {
+        char *from = to;
+        to = pen_text(to, STR("{\"time\":\""));
+        to = pen_text(to, time_text(l));
+        to = pen_number(to, STR("\",\"request\":"), r->number);
+        if (r->key)
+            to = pen_quoted(to, STR(",\"key\":"), r->key);
+        to = pen_text(to, STR(",\"method\":"));
+        buf_grew(b, (size_t)(to - from));
     }
-    buf_add(b, "}\n", 2);
+    json_add_string(b, head->method);
+    buf_add_c(b, ",\"path\":");
+    json_add_string(b, path);
+    to = buf_room(b, LINE_ROOM);
+    if (to)
+        buf_grew(b, (size_t)(write_rest(r, at, code, to) - to));
     if (buf_status(b) < 0)
         buf_clear(&l->log);
     else if (l->log.len > PROXY_LOG_FLUSH)
@@ -302,15 +336,19 @@ void proxy_numbers_done(struct proxy_request *r, bool completed)
 {
     struct proxy *p = r->proxy;
     const char *endpoint = r->endpoint ? r->endpoint->name : "", *replica = r->last ? r->last : "";
-    char code[12];
+    char text[STR_U64 + 1];
     struct at_end at;
     bool left = !completed && !r->cut;
     take_end(r, &at);
     /* 499: the client left before there was an answer, in the words of other servers' logs */
     unsigned status = r->status ? r->status : 499;
-    snprintf(code, sizeof code, "%u", status);
+    text[STR_U64] = '\0';
+    const char *code = str_of_u64(status, text).ptr;
     p->stats.active--;
-    metrics_add(PROXY_M(p, PROXY_M_REQUESTS, endpoint, replica, code), 1);
+    if (status == 200 && r->way)
+        metrics_add(PROXY_WAY_M(p, &r->way->ok, PROXY_M_REQUESTS, endpoint, replica, code), 1);
+    else
+        metrics_add(PROXY_M(p, PROXY_M_REQUESTS, endpoint, replica, code), 1);
     if (r->key)
         metrics_add(PROXY_M(p, PROXY_M_KEY_REQUESTS, r->key, code), 1);
     if ((r->cut && !r->cancelled) || (r->status >= 500 && !r->passing))
@@ -320,7 +358,7 @@ void proxy_numbers_done(struct proxy_request *r, bool completed)
     else if (left && !r->cancelled)
         metrics_add(PROXY_M(p, PROXY_M_CANCELLED, phase(r, at.waiting)), 1);
     else if (r->passing && completed)
-        metrics_observe(PROXY_M(p, PROXY_M_DURATION, endpoint, replica), (double)(net_loop_now_ms(r->lane->loop) - r->since_ms) / 1000);
+        metrics_observe(PROXY_WAY_M(p, &r->way->duration, PROXY_M_DURATION, endpoint, replica), (double)(net_loop_now_ms(r->lane->loop) - r->since_ms) / 1000);
     if (r->last)
         count_tokens(r, endpoint, at.replica);
     close_page(r, at.page, left, status, endpoint);

@@ -214,6 +214,7 @@ enum sched_result { SCHED_OK, SCHED_FAILED, SCHED_ABANDONED }; /* abandoned: say
 /* What a request taught. Zeroes are unknown. */
 struct sched_outcome {
     enum sched_result result;
+    bool proved;       /* with SCHED_OK: what the replica was blamed for is forgiven, as by sched_proved */
     bool content;      /* the prompt was read to its end */
     bool counted;      /* the numbers are known */
     uint64_t prompt_n, cached_n, predicted_n;

@@ -241,8 +241,10 @@ void sched_choose(struct sched *s, struct sched_ticket *t, uint64_t now, struct 
     }
     size_t chosen = NONE;
     for (size_t i = 0; i < BASE_COUNT(policies); i++)
-        if (sched_is(t, policies[i].name))
+        if (strcmp(t->policy, policies[i].name) == 0) {
             chosen = policies[i].choose(t, now, c);
+            break;
+        }
     if (chosen == NONE)
         return;
     c->chosen = chosen;

@@ -249,6 +249,13 @@ static struct proxy_peer *peer_update(struct proxy *p, const struct proxy_replic
     return sched_replica_set(&peer->s, r->ready && r->resolved, r->generation, r->slots, r->pins) < 0 ? NULL : peer;
 }
 
+static void find_candidates(const struct proxy_config *c, struct proxy_endpoint *e)
+{
+    for (size_t i = 0; i < e->n_replicas; i++)
+        if (c->peers[e->replicas[i]])
+            e->candidates[e->n_candidates++] = &c->peers[e->replicas[i]]->s;
+}
+
 void proxy_set_config(struct proxy *p, struct proxy_config *c)
 {
     c->peers = calloc(c->n_replicas ? c->n_replicas : 1, sizeof(struct proxy_peer *));
@@ -257,6 +264,8 @@ void proxy_set_config(struct proxy *p, struct proxy_config *c)
         p->peers[i]->s.ready = p->peers[i]->s.startable = false;
     for (size_t i = 0; c->peers && i < c->n_replicas; i++)
         c->peers[i] = peer_update(p, &c->replicas[i]);
+    for (size_t i = 0; c->peers && i < c->n_endpoints; i++)
+        find_candidates(c, &c->endpoints[i]);
     struct proxy_config *before = p->config;
     p->config = c;
     (void)pthread_mutex_unlock(&p->lock);
@@ -274,13 +283,7 @@ struct proxy_config *proxy_config_now(struct proxy *p)
 
 void proxy_room(struct proxy *p, const struct proxy_endpoint *e, struct sched_room *ret)
 {
-    struct sched_replica *replicas[FLEET_SERVICES_MAX];
-    struct proxy_peer *const *peers = p->config->peers;
-    size_t n = 0;
-    for (size_t i = 0; peers && i < e->n_replicas && n < BASE_COUNT(replicas); i++)
-        if (peers[e->replicas[i]])
-            replicas[n++] = &peers[e->replicas[i]]->s;
-    sched_room(p->sched, replicas, n, proxy_lane_now(p->lanes), ret);
+    sched_room(p->sched, e->candidates, e->n_candidates, proxy_lane_now(p->lanes), ret);
 }
 
 /* ---- what is kept over a restart ---------------------------------------------------------------------------- */

@@ -50,6 +50,7 @@
 #define PROXY_HEARTBEAT_MS 8000         /* silence on a stream after which a sign of life is sent: clients give up at 15 s */
 #define PROXY_HANG_MS 95000             /* llama-server says something on a stream every 30 s, whatever it works on; who does not for so long hangs */
 #define PROXY_LOG_FLUSH 32768
+#define PROXY_SPARE_MAX 64              /* requests whose memory a loop keeps for the next ones */
 #define PROXY_TRIM_FROM 256             /* who had at least so many connections at once, and has a quarter of them left, gives memory back to the system */
 #define PROXY_RUNNING 256               /* places of a table of requests under way */
 #define PROXY_JOIN_MAX 4194304          /* bytes of a body that is compared with others */
@@ -58,6 +59,9 @@
 #define PROXY_SERIES_MAX 8192           /* endpoints x replicas x status codes, with room */
 #define PROXY_FAILED_MAX 256            /* of what is said about a replica that failed */
 #define PROXY_WHY_MAX 320               /* of why a service is not ready */
+
+/* A series once it was looked up; NULL before. */
+typedef _Atomic(struct metrics_series *) proxy_series;
 
 /* ---- config.c ------------------------------------------------------------------------------------------- */
 
@@ -76,13 +80,23 @@ struct proxy_replica {
     bool pins;          /* takes id_slot */
 };
 
+/* Series of metrics of one replica as an endpoint's requests reach it: looked up by their labels once. */
+struct proxy_way {
+    proxy_series queue, first_byte, inter_token, duration, predicted, ok, decisions[SCHED_N_DECISIONS];
+};
+
 struct proxy_endpoint {
     const char *name;
+    const char *quoted; /* the name as JSON */
     const char *policy;
     const char *const *aliases;
     size_t n_aliases;
     const uint32_t *replicas; /* indices */
     size_t n_replicas;
+    /* Once a router has the configuration: its peers; fewer than n_replicas when there was no memory for one. */
+    struct sched_replica **candidates;
+    struct proxy_way *ways; /* to each of them */
+    size_t n_candidates;
 };
 
 struct proxy_peer;
@@ -145,7 +159,7 @@ struct proxy {
     int spill_dir;               /* where files of bodies are; -1: there are none. Set before any lane serves */
     unsigned listeners;          /* the owner's, as what a drain is followed by */
     pthread_mutex_t lock;
-    struct proxy_config *config; /* lock; NULL until the first one */
+    _Atomic(struct proxy_config *) config; /* lock, but for looking whether it is another one; NULL until the first one */
     struct proxy_keys *keys;     /* lock; NULL: none came */
     struct proxy_use *uses;      /* lock */
     struct proxy_peer **peers;   /* lock; all there ever were */
@@ -197,8 +211,10 @@ struct proxy_lane {
     struct net_wake *wake;         /* other threads have something for this loop */
     pthread_t thread;              /* runs the loop; the first lane has none of its own */
     bool threaded;
-    bool pumping, ticking;
+    bool pumping, again, ticking; /* again: somebody came while it hands out */
     struct proxy_request *streams; /* those that want signs of life */
+    struct proxy_request *spare;   /* memory of requests that have ended, for the next ones */
+    unsigned n_spare;
     size_t most;                   /* connections at once when a stream began, since memory was given back */
     struct buf log;                /* lines that are not written yet */
     uint64_t log_s;                /* the second of log_time */
@@ -226,6 +242,10 @@ uint64_t proxy_lane_now(struct proxy_lane *l);
 void proxy_request_unhand(struct proxy_request *r);
 /* Hands out what the scheduler has. Requests may be gone when it returns. */
 void proxy_pump(struct proxy_lane *l);
+/* Puts the request in line, and hands out. False: the queue is full, which turned_away tells; else the request may be gone. */
+bool proxy_lane_enter(struct proxy_request *r);
+/* A lease or a place in the queue was given back; waiting: somebody may have his turn now. */
+void proxy_settle(struct proxy_lane *l, bool waiting);
 /* Sees to it that the clock ticks once more. */
 void proxy_tick(struct proxy_lane *l);
 void proxy_stream_add(struct proxy_request *r);
@@ -325,6 +345,7 @@ struct proxy_request {
     struct httpio_exchange *x;
     struct proxy_config *config; /* the one it began with */
     const struct proxy_endpoint *endpoint;
+    struct proxy_way *way;       /* to the last replica that had it; NULL */
     const char *key;             /* name of the client's key; NULL */
     struct proxy_use *use;       /* counts it; NULL */
     unsigned retry_s;            /* when a client that asks too much may come again */
@@ -341,7 +362,8 @@ struct proxy_request {
     struct proxy_target target;  /* lock, while it waits */
     struct proxy_request *next_handed, **at_handed; /* lock; in lane->handed */
     bool handed_expired;         /* lock */
-    struct sched_replica **candidates;
+    bool entered;                /* it waits or has a lease: others may look at its ticket while it waits */
+    uint64_t tried;              /* its ticket's, when there are no more than 64 candidates */
     uint64_t *chain;
     const char *last;            /* name of the last replica that had it; NULL */
     unsigned attempts, deaths;   /* deaths: of them, how often the replica was gone after it had the request */
@@ -414,10 +436,10 @@ void proxy_forward_failed(struct proxy_request *r, const char *reason, const cha
 bool proxy_forward_another(const struct proxy_request *r);
 /* The client has taken what was queued. */
 void proxy_forward_drained(struct proxy_request *r);
-/* The replica answers. */
+/* The replica answers, and will go on doing so for a while. */
 void proxy_forward_proved(struct proxy_request *r);
-/* Gives the lease, or the place in the queue, back. */
-void proxy_forward_leave(struct proxy_request *r, enum sched_result result);
+/* Gives the lease, or the place in the queue, back. True: others wait, who may have their turn now. */
+bool proxy_forward_leave(struct proxy_request *r, enum sched_result result);
 void proxy_forward_send(struct proxy_request *r); /* more of a large body. The request may be gone when it returns */
 
 /* ---- join.c ---------------------------------------------------------------------------------------------------- */
@@ -489,6 +511,17 @@ enum proxy_metric {
 };
 extern const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT];
 #define PROXY_M(p, which, ...) metrics_get((p)->metrics, which, (const char *const[]){__VA_ARGS__})
+/* The same of a way, whose member `at` remembers it. */
+#define PROXY_WAY_M(p, at, which, ...) proxy_way_series(p, at, which, (const char *const[]){__VA_ARGS__})
+static inline struct metrics_series *proxy_way_series(struct proxy *p, proxy_series *at, enum proxy_metric which, const char *const *values)
+{
+    struct metrics_series *s = atomic_load_explicit(at, memory_order_acquire);
+    if (!s) {
+        s = metrics_get(p->metrics, which, values);
+        atomic_store_explicit(at, s, memory_order_release);
+    }
+    return s;
+}
 
 /* Its replica has sent n tokens of an answer. */
 void proxy_numbers_tokens(const struct proxy_request *r, uint64_t n);

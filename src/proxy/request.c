@@ -100,11 +100,11 @@ void proxy_request_cancel(struct proxy_request *r)
     }
     r->call = httpio_call_cancel(r->call);
     r->sending = false;
-    proxy_forward_leave(r, SCHED_ABANDONED);
+    bool waiting = proxy_forward_leave(r, SCHED_ABANDONED);
     proxy_answer_reset(r);
     /* a status that no client takes for a reason to ask again */
     proxy_request_fail(r, 410, "this request was cancelled by the operator");
-    proxy_pump(lane);
+    proxy_settle(lane, waiting);
 }
 
 static void answer_health(struct httpio_exchange *x, const struct proxy_config *c)
@@ -263,8 +263,10 @@ static void fail_unnamed(struct proxy_request *r)
 /* The request is whole. */
 static void decide(struct proxy_request *r)
 {
-    proxy_config_unref(r->config);
-    r->config = proxy_config_now(r->proxy); /* the newest */
+    if (r->config != r->proxy->config) { /* the newest */
+        proxy_config_unref(r->config);
+        r->config = proxy_config_now(r->proxy);
+    }
     base_autobuf struct buf model = BUF_INIT(4096);
     struct str type = http_field_get(httpio_exchange_head(r->x), "content-type");
     if (proxy_own_body(r))
@@ -338,7 +340,13 @@ static void admit_body(struct proxy_request *r, const struct http_head *head)
 static void take(struct proxy_lane *l, struct httpio_exchange *x, const struct http_head *head, struct proxy_config *config)
 {
     struct proxy *p = l->proxy;
-    struct proxy_request *r = calloc(1, sizeof *r);
+    struct proxy_request *r = l->spare;
+    if (r) {
+        l->spare = r->next_stream;
+        l->n_spare--;
+    } else {
+        r = malloc(sizeof *r);
+    }
     if (!r) {
         proxy_config_unref(config);
         httpio_abort(x);
@@ -425,6 +433,7 @@ static void on_drain(void *ctx, struct httpio_exchange *x)
 
 static void free_request(struct proxy_request *r)
 {
+    struct proxy_lane *l = r->lane;
     proxy_guard_leave(r);
     proxy_join_leave(r);
     proxy_join_close(r);
@@ -434,10 +443,16 @@ static void free_request(struct proxy_request *r)
     proxy_config_unref(r->config);
     buf_release(&r->held);
     free(r->quoted);
-    free(r->candidates);
     free(r->chain);
-    free(r->ticket.tried);
-    free(r);
+    if (r->ticket.tried != &r->tried)
+        free(r->ticket.tried);
+    if (l->n_spare >= PROXY_SPARE_MAX) {
+        free(r);
+        return;
+    }
+    r->next_stream = l->spare;
+    l->spare = r;
+    l->n_spare++;
 }
 
 static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
@@ -456,9 +471,10 @@ static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
     }
     r->call = httpio_call_cancel(r->call);
     proxy_numbers_done(r, completed);
-    proxy_forward_leave(r, SCHED_ABANDONED);
+    bool left = r->entered, waiting = proxy_forward_leave(r, SCHED_ABANDONED);
     free_request(r);
-    proxy_pump(l);
+    if (left) /* else who ended it sees to the others */
+        proxy_settle(l, waiting);
 }
 
 const struct httpio_server_ops proxy_server_ops = {

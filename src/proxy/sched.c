@@ -373,6 +373,8 @@ void sched_leave(struct sched *s, struct sched_ticket *t, const struct sched_out
     r->running--;
     if (o->result == SCHED_FAILED)
         blame(r, now);
+    else if (o->result == SCHED_OK && o->proved)
+        praise(r);
     if (!t->leased)
         return;
     uint64_t tokens = o->counted ? o->prompt_n + o->cached_n + o->predicted_n : t->tokens;

@@ -38,12 +38,12 @@ struct see_page {
     const char *decision;   /* why it was that one */
     uint64_t predicted;     /* tokens expected in its cache */
     unsigned attempts;
-    struct try tries[SEE_TRIES_MAX];
-    size_t n_tries;
-    struct candidate candidates[SCHED_WEIGHED_MAX];
-    size_t n_candidates;
+    size_t n_tries, n_candidates;
     struct see_end end;
     double regret_ms;       /* negative: not known */
+    /* last: only as many as were written are ever read */
+    struct try tries[SEE_TRIES_MAX];
+    struct candidate candidates[SCHED_WEIGHED_MAX];
 };
 
 TAILQ_HEAD(pages, see_page);
@@ -154,21 +154,27 @@ struct see_page *see_begin(struct see *s, uint64_t number, void *owner, void *wh
         g = TAILQ_FIRST(&s->ended);
         TAILQ_REMOVE(&s->ended, g, link);
         s->n_ended--;
+    } else {
+        g = malloc(sizeof *g);
     }
-    unlock(s);
-    if (!g && !(g = malloc(sizeof *g)))
-        return NULL;
-    *g = (struct see_page){.number = number, .owner = owner, .where = where, .began_ms = now, .api = "other", .regret_ms = -1};
-    put(g->method, sizeof g->method, method);
-    put(g->path, sizeof g->path, path);
-    set_phase(g, SEE_READ, now);
-    lock(s);
-    TAILQ_INSERT_TAIL(&s->running, g, link);
+    if (g) {
+        memset(g, 0, offsetof(struct see_page, tries));
+        g->number = number;
+        g->owner = owner;
+        g->where = where;
+        g->began_ms = now;
+        g->api = "other";
+        g->regret_ms = -1;
+        put(g->method, sizeof g->method, method);
+        put(g->path, sizeof g->path, path);
+        set_phase(g, SEE_READ, now);
+        TAILQ_INSERT_TAIL(&s->running, g, link);
+    }
     unlock(s);
     return g;
 }
 
-void see_is(struct see *s, struct see_page *g, const struct see_named *n)
+void see_is(struct see *s, struct see_page *g, const struct see_named *n, uint64_t now)
 {
     if (!g)
         return;
@@ -179,6 +185,7 @@ void see_is(struct see *s, struct see_page *g, const struct see_named *n)
     g->conversation = n->conversation;
     g->guess = n->prompt_tokens;
     g->stream = n->stream;
+    set_phase(g, SEE_QUEUE, now);
     unlock(s);
 }
 
@@ -404,7 +411,7 @@ static void write_page(const struct see_page *g, uint64_t now, struct json_out *
     json_out_u64(o, "prompt_tokens_guess", g->guess);
     json_out_u64(o, "expected_cached_tokens", g->predicted);
     if (g->end.counted) {
-        json_out_u64(o, "prompt_tokens", g->end.prompt_n);
+        json_out_u64(o, "prompt_tokens", g->end.prompt_n + g->end.cached_n);
         json_out_u64(o, "cached_tokens", g->end.cached_n);
     } else {
         json_out_null(o, "prompt_tokens");

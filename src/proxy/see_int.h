@@ -53,7 +53,8 @@ struct see_named {
     uint64_t prompt_tokens;     /* a guess */
     bool stream;
 };
-void see_is(struct see *s, struct see_page *g, const struct see_named *n);
+/* It is whole, and goes into the queue. */
+void see_is(struct see *s, struct see_page *g, const struct see_named *n, uint64_t now_ms);
 void see_phase(struct see *s, struct see_page *g, enum see_phase phase, uint64_t now_ms);
 /* Where it stands in the queue, 1 first. */
 void see_position(struct see *s, struct see_page *g, size_t position);

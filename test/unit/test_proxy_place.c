@@ -85,7 +85,7 @@ static void scaffold_is_no_match(void **state)
 static void hints(void **state)
 {
     (void)state;
-    const struct http_field a = {STR("X-Session-Id"), STR("a")}, agent[] = {{STR("x-claude-code-session-id"), STR("a")}, {STR("X-Claude-Code-Agent-Id"), STR("7")}};
+    const struct http_field a = {.name = STR("X-Session-Id"), .value = STR("a")}, agent[] = {{.name = STR("x-claude-code-session-id"), .value = STR("a")}, {.name = STR("X-Claude-Code-Agent-Id"), .value = STR("7")}};
     read_fields(CHAT, "{\"messages\":[" U1 "]}", &a, 1, &id);
     read_fields("/v1/messages", "{\"prompt_cache_key\":\"zzz\",\"messages\":[]}", &a, 1, &other);
     assert_true(id.hint && id.hint == other.hint && id.flow == id.hint);
@@ -110,7 +110,7 @@ static void own_names(void **state)
     (void)state;
     static const char *const mine[] = {"x-task", "x-job"};
     const struct place_names names = {mine, BASE_COUNT(mine)};
-    const struct http_field fields[] = {{STR("X-Session-Id"), STR("a")}, {STR("X-Job"), STR("b")}, {STR("X-Task"), STR("c")}};
+    const struct http_field fields[] = {{.name = STR("X-Session-Id"), .value = STR("a")}, {.name = STR("X-Job"), .value = STR("b")}, {.name = STR("X-Task"), .value = STR("c")}};
     struct http_head head = {.method = STR("POST"), .fields = fields, .n_fields = 1};
     place_identify(STR(CHAT), &head, STR("{}"), &names, 7, &id);
     assert_int_equal(id.hint, 0);

@@ -199,6 +199,7 @@ static void phases_of_a_request(void **state)
     assert_int_equal(number(v, "id"), 1);
     assert_int_equal(number(v, "tokens"), 3);
     assert_int_equal(number(v, "cached_tokens"), 30);
+    assert_int_equal(number(v, "prompt_tokens"), 40);
     assert_int_equal(number(v, "status"), 200);
     double share = 0, rate = 0;
     assert_true(json_f64(json_get(json_at(json_get(json_root(told), "replicas"), 0), "cache_share"), &share) && share == 0.75);

@@ -371,10 +371,14 @@ static void tokens_are_counted(void **state)
     unsigned n = 0;
     while (rest.len) {
         struct json *j;
-        uint64_t cached = 0;
+        uint64_t cached = 0, prompt = 0, generated = 0;
         assert_int_equal(json_parse(str_split(&rest, '\n'), &j, NULL), 0);
         (void)json_u64(json_get(json_root(j), "cached_tokens"), &cached);
+        (void)json_u64(json_get(json_root(j), "prompt_tokens"), &prompt);
+        (void)json_u64(json_get(json_root(j), "generated_tokens"), &generated);
         assert_int_equal(cached, n < 2 ? 40 : 0);
+        assert_int_equal(prompt, n < 2 ? 100 : 0); /* all of it, as usage tells */
+        assert_int_equal(generated, n < 2 ? 5 : 0);
         json_free(j);
         n++;
     }
