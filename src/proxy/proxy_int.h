@@ -50,7 +50,11 @@
 #define PROXY_HEARTBEAT_MS 8000         /* silence on a stream after which a sign of life is sent: clients give up at 15 s */
 #define PROXY_HANG_MS 95000             /* llama-server says something on a stream every 30 s, whatever it works on; who does not for so long hangs */
 #define PROXY_LOG_FLUSH 32768
+#ifdef __SANITIZE_ADDRESS__
+#define PROXY_SPARE_MAX 0               /* memory that is used again would hide who uses it too late */
+#else
 #define PROXY_SPARE_MAX 64              /* requests whose memory a loop keeps for the next ones */
+#endif
 #define PROXY_TRIM_FROM 256             /* who had at least so many connections at once, and has a quarter of them left, gives memory back to the system */
 #define PROXY_RUNNING 256               /* places of a table of requests under way */
 #define PROXY_JOIN_MAX 4194304          /* bytes of a body that is compared with others */
