@@ -88,8 +88,9 @@ int check_plan_new(const struct fleet *f, struct store *s, const struct check_pl
 struct check_plan *check_plan_free(struct check_plan *p); /* takes NULL; returns NULL */
 /* Predicts all needs of a machine again, after shapes or calibrations of some were changed. */
 int check_plan_again(struct check_plan *p, struct check_machine *m, struct err *err) BASE_MUST_USE;
-/* The model at path, which is a file or the first part of a set beside it; free it with model_free. header_only: files that end behind their headers will do. Codes as store_weights_open and model_load. */
-int check_model_load(const char *path, bool header_only, struct model **ret, struct err *err) BASE_MUST_USE;
+/* The model at path, which is a file or the first part of a set beside it; free it with model_free. header_only: files that end behind their headers will do. ret_files (may be NULL): its files, to be released.
+ * Codes as store_weights_open and model_load. */
+int check_model_load(const char *path, bool header_only, struct model **ret, struct store_weights *ret_files, struct err *err) BASE_MUST_USE;
 /* What a need takes on device d of its machine (n_devices: the host); NULL when it uses no device. */
 const struct fit_use *check_use(const struct check_need *n, size_t d);
 /* Name of device d of a machine: "ROCm0", "RAM". */

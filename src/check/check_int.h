@@ -24,6 +24,7 @@ static inline bool check_is_here(const struct fleet_host *h)
 struct check_model {
     const char *path;
     struct model *model; /* NULL: it cannot be read, and why */
+    struct store_weights files; /* of the model, open when there is a ledger: its measurements go by their headers */
     const char *why;
     int code;
     struct check_model *next;

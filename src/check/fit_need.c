@@ -36,7 +36,7 @@ static int load_parts(const struct store_weights *w, struct model **ret, struct 
     return r;
 }
 
-int check_model_load(const char *path, bool header_only, struct model **ret, struct err *err)
+int check_model_load(const char *path, bool header_only, struct model **ret, struct store_weights *ret_files, struct err *err)
 {
     struct store_weights w;
     int r = store_weights_open(path, &w, err);
@@ -50,7 +50,10 @@ int check_model_load(const char *path, bool header_only, struct model **ret, str
     }
     if (r == 0)
         r = load_parts(&w, ret, err);
-    store_weights_release(&w);
+    if (r == 0 && ret_files)
+        *ret_files = w;
+    else
+        store_weights_release(&w);
     return r;
 }
 
@@ -68,7 +71,7 @@ static int find_model(struct check_plan *p, const char *path, const struct check
     if (!m)
         return err_nomem(err);
     m->path = path;
-    m->code = check_model_load(path, st->options.headers != NULL, &m->model, &why);
+    m->code = check_model_load(path, st->options.headers != NULL, &m->model, st->options.ledger ? &m->files : NULL, &why);
     if (m->code == -ENOMEM)
         return err_nomem(err);
     if (m->code < 0 && !(m->why = arena_dup(p->arena, str_of(why.text))))
@@ -166,6 +169,15 @@ static int take_runtime(struct check_plan *p, struct check_need *n, struct err *
     return 0;
 }
 
+/* The files of a model that was loaded; NULL for no path. */
+static const struct store_weights *files_of(const struct check_plan *p, const char *path)
+{
+    for (const struct check_model *m = p->state->models; path && m; m = m->next)
+        if (strcmp(m->path, path) == 0)
+            return &m->files;
+    return NULL;
+}
+
 static int take_key(struct check_plan *p, struct check_need *n, struct err *err)
 {
     n->key = (struct measure_key){.build = n->runtime ? n->runtime->id : "", .model = "", .service = n->service->name, .hardware = n->machine->hardware_known ? n->machine->hardware : NULL};
@@ -175,7 +187,7 @@ static int take_key(struct check_plan *p, struct check_need *n, struct err *err)
     char *digest = arena_alloc(p->arena, OS_SHA256_HEX, 1);
     if (!digest)
         return err_nomem(err);
-    int r = measure_model_digest(n->files.weights, n->files.drafter, n->files.projector, digest, err);
+    int r = measure_model_digest(files_of(p, n->files.weights), files_of(p, n->files.drafter), files_of(p, n->files.projector), digest, err);
     n->key.model = digest;
     return r;
 }

@@ -278,8 +278,10 @@ struct check_plan *check_plan_free(struct check_plan *p)
 {
     if (!p)
         return NULL;
-    for (struct check_model *m = p->state->models; m; m = m->next)
+    for (struct check_model *m = p->state->models; m; m = m->next) {
         m->model = model_free(m->model);
+        store_weights_release(&m->files);
+    }
     for (size_t i = 0; p->state->runtimes && i < p->fleet->n_runtimes; i++)
         if (p->state->runtimes[i].installed)
             store_runtime_release(&p->state->runtimes[i].found);

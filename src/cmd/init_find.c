@@ -74,7 +74,7 @@ static int look_at(struct init_finds *f, const char *path, const char *place, co
         f->n_more++;
         return 0;
     }
-    int r = can_be_written(path) ? check_model_load(path, false, &m, &why) : -EINVAL;
+    int r = can_be_written(path) ? check_model_load(path, false, &m, NULL, &why) : -EINVAL;
     if (r == -ENOMEM)
         return err_nomem(err);
     if (r < 0) {
@@ -142,7 +142,7 @@ int init_find_path(struct init_finds *f, const char *path, struct err *err)
     if (!can_be_written(named.ptr))
         return err_set(err, -EINVAL, "'%s': no fleet file can hold this path: it must be UTF-8 without control characters; rename it", shown.ptr ? shown.ptr : "");
     struct model *m = NULL;
-    int r = check_model_load(named.ptr, false, &m, err);
+    int r = check_model_load(named.ptr, false, &m, NULL, err);
     if (r < 0)
         return err_prefix(err, "'%s'", path);
     /* a projector goes with the model beside it */

@@ -53,25 +53,20 @@ static int digest_part(struct os_digest *d, const struct gguf_part *part, const 
     return r < 0 ? err_prefix(err, "'%s'", part->path) : 0;
 }
 
-static int digest_file(struct os_digest *d, char role, const char *path, struct err *err)
+static int digest_files(struct os_digest *d, char role, const struct store_weights *w, struct err *err)
 {
-    struct store_weights w;
-    int r = store_weights_open(path, &w, err);
+    uint64_t head[2] = {(unsigned char)role, w->n};
+    int r = os_digest_add(d, head, sizeof head);
     if (r < 0)
-        return r;
-    uint64_t head[2] = {(unsigned char)role, w.n};
-    r = os_digest_add(d, head, sizeof head);
-    if (r < 0)
-        r = err_sys(err, r, "cannot digest '%s'", path);
-    for (size_t i = 0; r == 0 && i < w.n; i++)
-        r = w.parts[i].g && w.sources[i] ? digest_part(d, &w.parts[i], w.sources[i], err) : err_set(err, w.why.code ? w.why.code : -EBADMSG, "%s", w.why.text);
-    store_weights_release(&w);
+        r = err_sys(err, r, "cannot digest '%s'", w->parts[0].path);
+    for (size_t i = 0; r == 0 && i < w->n; i++)
+        r = w->parts[i].g && w->sources[i] ? digest_part(d, &w->parts[i], w->sources[i], err) : err_set(err, w->why.code ? w->why.code : -EBADMSG, "%s", w->why.text);
     return r;
 }
 
-int measure_model_digest(const char *weights, const char *drafter, const char *projector, char ret[OS_SHA256_HEX], struct err *err)
+int measure_model_digest(const struct store_weights *weights, const struct store_weights *drafter, const struct store_weights *projector, char ret[OS_SHA256_HEX], struct err *err)
 {
-    const char *const files[] = {weights, drafter, projector};
+    const struct store_weights *const files[] = {weights, drafter, projector};
     static const char roles[] = {'w', 'd', 'p'};
     struct os_digest *d = os_digest_new();
     int r = 0;
@@ -79,10 +74,10 @@ int measure_model_digest(const char *weights, const char *drafter, const char *p
         return err_nomem(err);
     for (size_t i = 0; r == 0 && i < BASE_COUNT(files); i++)
         if (files[i])
-            r = digest_file(d, roles[i], files[i], err);
+            r = digest_files(d, roles[i], files[i], err);
     char hex[OS_SHA256_HEX];
     if (r == 0 && (r = os_digest_hex(d, hex)) < 0)
-        r = err_sys(err, r, "cannot digest '%s'", weights);
+        r = err_sys(err, r, "cannot digest '%s'", weights->parts[0].path);
     os_digest_free(d);
     if (r == 0)
         memcpy(ret, hex, sizeof hex);

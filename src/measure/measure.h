@@ -26,7 +26,7 @@ struct measure_key {
     const char *const *hardware; /* hw_identity of each of fit_input's devices in order, then the host's; NULL: unknown (planned off the box) */
 };
 /* sha256 over the headers of the weights' parts and of the drafter and projector (NULL none); of arrays over GGUF_KEEP_ARRAY bytes (the vocabulary) only the length counts, so that it takes no longer than reading the tensor table. */
-int measure_model_digest(const char *weights, const char *drafter, const char *projector, char ret[OS_SHA256_HEX], struct err *err) BASE_MUST_USE;
+int measure_model_digest(const struct store_weights *weights, const struct store_weights *drafter, const struct store_weights *projector, char ret[OS_SHA256_HEX], struct err *err) BASE_MUST_USE;
 /* The family of in's shape, from its prediction r. */
 int measure_family(const struct fit_input *in, const struct fit_result *r, char ret[MEASURE_FAMILY], struct err *err) BASE_MUST_USE;
 
