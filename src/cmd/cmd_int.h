@@ -57,6 +57,7 @@ extern const struct cmd cmd_plan;
 extern const struct cmd cmd_deploy;
 extern const struct cmd cmd_rollback;
 extern const struct cmd cmd_history;
+extern const struct cmd cmd_doctor;
 extern const struct cmd cmd_help;
 extern const struct cmd cmd_route_worker;
 extern const struct cmd cmd_apply;
@@ -112,6 +113,8 @@ int cmd_print_table(struct os_table *t);
 /* Events as lines of progress; warnings and errors above them. */
 struct event_sink cmd_progress_sink(struct os_progress *p);
 
+/* Adds text with its words wrapped; each line but the first begins with indent spaces; column is where the first begins. Lines of the text are joined. */
+void cmd_add_wrapped(struct buf *out, struct str text, size_t column, size_t indent);
 /* Help text (width 80) and man page source of one command, and of berth itself when c is NULL. */
 int cmd_help_text(const struct cmd *c, struct buf *out) BASE_MUST_USE;
 int cmd_man_page(const struct cmd *c, struct buf *out) BASE_MUST_USE;

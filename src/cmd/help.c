@@ -16,8 +16,7 @@ static const char about[] =
 
 /* ---- words in lines -------------------------------------------------------------------------------------- */
 
-/* Adds text with its words wrapped; each line but the first begins with indent spaces; column is where the first begins. Lines of the text are joined. */
-static void add_wrapped(struct buf *out, struct str text, size_t column, size_t indent)
+void cmd_add_wrapped(struct buf *out, struct str text, size_t column, size_t indent)
 {
     size_t at = column;
     bool first = true;
@@ -95,7 +94,7 @@ static void add_options(struct buf *out, const struct cmd *c)
         add_option_name(out, all[i]);
         size_t used = out->len - start, column = widest + 4;
         buf_addf(out, "%*s", (int)(column > used ? column - used : 2), "");
-        add_wrapped(out, str_of(all[i]->help), column, column);
+        cmd_add_wrapped(out, str_of(all[i]->help), column, column);
         buf_add_char(out, '\n');
     }
 }
@@ -106,7 +105,7 @@ static void add_command_list(struct buf *out)
         if (cmd_table[i]->hidden)
             continue;
         buf_addf(out, "  %-9s ", cmd_table[i]->name);
-        add_wrapped(out, str_of(cmd_table[i]->summary), 12, 12);
+        cmd_add_wrapped(out, str_of(cmd_table[i]->summary), 12, 12);
         buf_add_char(out, '\n');
     }
 }
@@ -115,7 +114,7 @@ int cmd_help_text(const struct cmd *c, struct buf *out)
 {
     if (!c) {
         buf_add_c(out, "Usage: berth COMMAND [OPTIONS]\n\n");
-        add_wrapped(out, str_of(about), 0, 0);
+        cmd_add_wrapped(out, str_of(about), 0, 0);
         buf_add_c(out, "\n\nCommands:\n");
         add_command_list(out);
         buf_add_c(out, "\n'berth COMMAND -h' explains one. A fleet is read from ./fleet.yaml or the file\n"
@@ -125,7 +124,7 @@ int cmd_help_text(const struct cmd *c, struct buf *out)
     buf_addf(out, "Usage: berth %s %s\n\n", c->name, c->synopsis);
     struct str text = str_of(c->description);
     while (text.ptr) {
-        add_wrapped(out, next_paragraph(&text), 0, 0);
+        cmd_add_wrapped(out, next_paragraph(&text), 0, 0);
         buf_add_c(out, text.ptr ? "\n\n" : "\n");
     }
     add_options(out, c);

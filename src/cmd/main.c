@@ -33,6 +33,7 @@ const struct cmd *const cmd_table[] = {
     &cmd_deploy,
     &cmd_rollback,
     &cmd_history,
+    &cmd_doctor,
     &cmd_help,
     &cmd_route_worker,
     &cmd_resume,

@@ -48,6 +48,13 @@ static uint64_t less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
+/* What all drivers together may map of the RAM, however much this one is told to. */
+static uint64_t ram_limit(const struct hw_reader *r)
+{
+    uint64_t pages = 0, bytes = 0;
+    return text_u64(r, &pages, "sys/module/ttm/parameters/pages_limit") && pages && size_mul(pages, 4096, &bytes) ? bytes : UINT64_MAX;
+}
+
 void amdgpu_memory(const struct hw_reader *r, const struct hw_host *host, struct hw_device *d)
 {
     uint64_t v[4] = {0};
@@ -64,8 +71,8 @@ void amdgpu_memory(const struct hw_reader *r, const struct hw_host *host, struct
     d->total_bytes = v[0];
     d->free_bytes = less(v[0], v[1]);
     if (d->shared) {
-        uint64_t ram = less(v[2], v[3]);
-        d->total_bytes += v[2];
+        uint64_t limit = ram_limit(r), all = v[2] < limit ? v[2] : limit, ram = less(all, v[3]);
+        d->total_bytes += all;
         d->free_bytes += ram < host->available_bytes ? ram : host->available_bytes;
     }
     d->memory_known = true;

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the fleet file records of this machine against what is there: cards that moved, are gone or are new, less memory, a narrower way, another order.
+ */
+#include "doctor_int.h"
+
+#include <string.h>
+
+/* Figures in a fleet file are rounded by a person. */
+static bool differs(uint64_t a, uint64_t b, unsigned per_cent)
+{
+    uint64_t more = a > b ? a : b, gap = a > b ? a - b : b - a;
+    return gap > more / 100 * per_cent;
+}
+
+static int place_of(const struct hw *h, const struct fleet_device *f)
+{
+    bool sure;
+    return f->pci ? hw_find_pci(h, f->pci) : hw_find_engine(h, f->name, &sure);
+}
+
+static bool declared(const struct doctor *d, size_t card)
+{
+    for (size_t i = 0; i < d->o->host->n_devices; i++)
+        if (place_of(&d->r->hw, &d->o->host->devices[i]) == (int)card)
+            return true;
+    return false;
+}
+
+/* The only card that is not declared and has that memory, or -1. */
+static int moved_to(const struct doctor *d, const struct fleet_device *f)
+{
+    int at = -1;
+    for (size_t i = 0; i < d->r->hw.n_devices; i++) {
+        const struct hw_device *dev = &d->r->hw.devices[i];
+        if (!dev->memory_known || declared(d, i) || differs(dev->total_bytes, f->memory_bytes, 2))
+            continue;
+        if (at >= 0)
+            return -1;
+        at = (int)i;
+    }
+    return at;
+}
+
+static void judge_missing(struct doctor *d, const struct fleet_device *f)
+{
+    int at = moved_to(d, f);
+    if (at >= 0)
+        doctor_say(d, DOCTOR_WARN, "inventory", f->name, "measurements on it are of the old place, and the engine's order may be another", "berth doctor --write", "is declared at %s, and seems to have moved to %s", f->pci ? f->pci : "no address", d->r->hw.devices[at].pci);
+    else
+        doctor_say(d, DOCTOR_BAD, "inventory", f->name, "services that are planned on it do not start, or run on the CPU", "reboot, reseat the card; or take it out of the fleet file", "is declared%s%s and is not there", f->pci ? " at " : "", f->pci ? f->pci : "");
+}
+
+static void judge_name(struct doctor *d, const struct fleet_device *f, size_t card)
+{
+    static const enum hw_api apis[] = {HW_ROCM, HW_CUDA, HW_VULKAN, HW_SYCL};
+    static const char *const prefixes[] = {"ROCm", "CUDA", "Vulkan", "SYCL"};
+    char name[HW_ENGINE_NAME];
+    bool sure = false;
+    for (size_t i = 0; i < BASE_COUNT(apis); i++)
+        if (str_starts(str_of(f->name), str_of(prefixes[i])) && hw_engine_name(&d->r->hw, card, apis[i], name, &sure) && sure && strcmp(name, f->name) != 0) {
+            /* equal cards may be named either way where the order is not ours to know */
+            if (apis[i] == HW_ROCM || d->r->hw.n_devices == 1)
+                doctor_say(d, DOCTOR_WARN, "inventory", f->name, "splits are laid on the wrong card", "change the name in the fleet file", "engines call the card at %s '%s'", d->r->hw.devices[card].pci, name);
+        }
+}
+
+static void judge_declared(struct doctor *d, const struct fleet_device *f)
+{
+    char a[UNITS_TEXT], b[UNITS_TEXT];
+    size_t before = d->n;
+    int at = place_of(&d->r->hw, f);
+    if (at < 0) {
+        judge_missing(d, f);
+        return;
+    }
+    const struct hw_device *dev = &d->r->hw.devices[at];
+    if (dev->memory_known && dev->total_bytes < f->memory_bytes && differs(dev->total_bytes, f->memory_bytes, 1))
+        doctor_say(d, DOCTOR_BAD, "inventory", f->name, "plans count on memory that is not there", "berth doctor --write, then berth fit", "is declared with %s and has %s", units_show_bytes(f->memory_bytes, a), units_show_bytes(dev->total_bytes, b));
+    else if (dev->memory_known && differs(dev->total_bytes, f->memory_bytes, 1))
+        doctor_say(d, DOCTOR_NOTE, "inventory", f->name, "plans use less than there is", "berth doctor --write, unless it is meant so", "is declared with %s and has %s", units_show_bytes(f->memory_bytes, a), units_show_bytes(dev->total_bytes, b));
+    if (f->link_bytes_s && dev->link.bytes_s && dev->link.bytes_s < f->link_bytes_s && differs(dev->link.bytes_s, f->link_bytes_s, 3))
+        doctor_say(d, DOCTOR_WARN, "inventory", f->name, "speeds are predicted with the wider way", "look at the findings about its way; berth doctor --write when it is to stay so", "its way is declared with %s and has %s", doctor_rate((double)f->link_bytes_s, a),
+                   doctor_rate((double)dev->link.bytes_s, b));
+    if (dev->memory_known && (f->shared == FLEET_YES) != dev->shared)
+        doctor_say(d, DOCTOR_WARN, "inventory", f->name, "its memory is counted twice, or not with the RAM", dev->shared ? "'shared: true' in the fleet file" : "take 'shared' out of the fleet file", dev->shared ? "its memory is the machine's RAM" : "its memory is its own");
+    judge_name(d, f, (size_t)at);
+    if (d->n == before)
+        doctor_say(d, DOCTOR_OK, "inventory", f->name, "", "", "as declared, at %s", dev->pci);
+}
+
+void inventory_judge(struct doctor *d)
+{
+    const struct fleet_host *host = d->o->host;
+    const struct hw_host *found = &d->r->hw.host;
+    char a[UNITS_TEXT], b[UNITS_TEXT];
+    if (!host)
+        return;
+    for (size_t i = 0; i < host->n_devices; i++)
+        judge_declared(d, &host->devices[i]);
+    for (size_t i = 0; i < d->r->hw.n_devices; i++) {
+        const struct hw_device *dev = &d->r->hw.devices[i];
+        bool taken = false;
+        for (size_t k = 0; k < host->n_devices; k++)
+            taken = taken || (place_of(&d->r->hw, &host->devices[k]) < 0 && moved_to(d, &host->devices[k]) == (int)i);
+        if (dev->memory_known && !declared(d, i) && !taken)
+            doctor_say(d, DOCTOR_NOTE, "inventory", dev->pci, "it is planned with only while this machine is looked at", "berth doctor --write", "%s is not declared under 'devices' of host '%s'", dev->name, host->name);
+    }
+    if (host->memory_bytes > found->total_bytes && differs(host->memory_bytes, found->total_bytes, 1))
+        doctor_say(d, DOCTOR_BAD, "inventory", "RAM", "plans count on memory that is not there", "look whether a module is gone; else change 'memory' of the host", "host '%s' is declared with %s and has %s", host->name, units_show_bytes(host->memory_bytes, a),
+                   units_show_bytes(found->total_bytes, b));
+}
