@@ -63,9 +63,14 @@ int deploy_rollback_path(const struct deploy_request *q, const struct os_dirs *d
 
 /* ---- one host --------------------------------------------------------------------------------------------------- */
 
+static bool proves_collectives(const struct tour *t)
+{
+    return strcmp(t->verb, "deploy") == 0 && cmd_given(t->c, t->a, "prove-collectives");
+}
+
 static int on_this_machine(struct tour *t, const struct fleet_host *h, struct buf *out, struct err *err)
 {
-    struct deploy_request q = {.fleet_path = t->fleet->file, .host = h->name, .who = t->who, .only_plan = strcmp(t->verb, "plan") == 0};
+    struct deploy_request q = {.fleet_path = t->fleet->file, .host = h->name, .who = t->who, .only_plan = strcmp(t->verb, "plan") == 0, .prove_collectives = proves_collectives(t)};
     base_autobuf struct buf back = BUF_INIT(8192);
     int r = 0;
     if (strcmp(t->verb, "rollback") == 0) {
@@ -77,7 +82,7 @@ static int on_this_machine(struct tour *t, const struct fleet_host *h, struct bu
 
 static int on_another(struct tour *t, const struct fleet_host *h, struct buf *out, struct err *err)
 {
-    const char *const words[] = {"_apply", t->verb, "--host", h->name, "--who", t->who, NULL};
+    const char *const words[] = {"_apply", t->verb, "--host", h->name, "--who", t->who, proves_collectives(t) ? "--prove-collectives" : NULL, NULL};
     int status = 0, r = deploy_remote(t->fleet, h, t->dirs, words, &t->sink, out, &status, err);
     if (r == 0 && out->len == 0)
         r = err_set(err, -EIO, WIFEXITED(status) && WEXITSTATUS(status) == 255 ? "the connection broke; what was begun there goes on: 'berth plan %s' tells how far it is" : "berth there said why above", h->name);
@@ -211,15 +216,17 @@ const struct cmd cmd_plan = {
 
 const struct cmd cmd_deploy = {
     .name = "deploy",
-    .synopsis = "[HOST...] [--json] [-f FILE]",
+    .synopsis = "[HOST...] [--prove-collectives] [--json] [-f FILE]",
     .summary = "bring hosts to what the fleet file says, and prove it",
     .description = "Goes over the hosts in their order (or as named), each one through the system's ssh, with berth copied along: nothing needs to be installed there. On a host, gates come first, with nothing touched: payloads and runtime are "
                    "what was pinned, the units are what its systemd accepts, the ports are free or ours, and it all fits in what is free now. Then one service after the other is stopped, its port waited for, its unit written, started, and "
                    "proven: health, the model that it serves, what the engine took, one token, and that the process which answers is the unit's own.\n\n"
                    "When something fails, everything that was changed on that host is put back and proven to run again, and no further host is touched; the exit code is 1. A deploy that was killed is finished by the next one. What is "
-                   "retired goes to a trash folder with the commands that bring it back.",
+                   "retired goes to a trash folder with the commands that bring it back.\n\n"
+                   "Services whose cards work together (tensor or pipeline parallelism) are refused until a collective was proven on exactly that hardware ('berth doctor'). --prove-collectives lets them start all the same: when the service's own "
+                   "proof holds, it is recorded as that one.",
     .examples = "berth deploy\nberth deploy canary big",
-    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON},
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "prove-collectives", NULL, "start services whose cards never worked together"}},
     .run = run_tour,
 };
 

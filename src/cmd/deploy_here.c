@@ -62,7 +62,7 @@ static int act(const struct deploy_request *q, struct deploy *d, struct deploy_p
 
 int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, struct buf *ret)
 {
-    const struct deploy_options o = {.fleet_path = q->fleet_path, .host = q->host, .who = q->who, .only_plan = q->only_plan, .sink = sink};
+    const struct deploy_options o = {.fleet_path = q->fleet_path, .host = q->host, .who = q->who, .only_plan = q->only_plan, .prove_collectives = q->prove_collectives, .sink = sink};
     struct deploy *d = NULL;
     struct deploy_plan plan = {0};
     struct deploy_outcome out = {0};
@@ -111,7 +111,7 @@ static int run_apply(const struct cmd *c, int argc, char **argv)
         return code;
     const char *host = cmd_value(c, &a, "host");
     const struct event_sink sink = {.emit = say, .ctx = (void *)(uintptr_t)(host ? host : "here")};
-    struct deploy_request q = {.fleet_path = cmd_value(c, &a, "file"), .host = host, .who = cmd_value(c, &a, "who"), .only_plan = strcmp(a.words[0], "plan") == 0};
+    struct deploy_request q = {.fleet_path = cmd_value(c, &a, "file"), .host = host, .who = cmd_value(c, &a, "who"), .only_plan = strcmp(a.words[0], "plan") == 0, .prove_collectives = cmd_given(c, &a, "prove-collectives")};
     base_autobuf struct buf text = BUF_INIT(DEPLOY_TEXT_MAX), back = BUF_INIT(8192);
     struct os_dirs dirs;
     struct err err;
@@ -137,7 +137,7 @@ const struct cmd cmd_apply = {
     .synopsis = "plan|deploy|rollback [--host HOST] [--who WHO] -f FILE",
     .summary = "deploy on this machine, for berth on another one",
     .description = "What plan, deploy and rollback run on each host. Prints JSON.",
-    .options = {CMD_OPTION_FILE, {0, "host", "HOST", "the host that this machine is"}, {0, "who", "WHO", "for the history"}},
+    .options = {CMD_OPTION_FILE, {0, "host", "HOST", "the host that this machine is"}, {0, "who", "WHO", "for the history"}, {0, "prove-collectives", NULL, "as deploy has it"}},
     .hidden = true,
     .run = run_apply,
 };

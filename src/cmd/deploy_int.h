@@ -16,7 +16,7 @@
 
 struct deploy_request {
     const char *fleet_path, *host, *who;
-    bool only_plan;
+    bool only_plan, prove_collectives;
 };
 /* The JSON of one host, whatever came of it: {"host","items":[{"action","service","unit","path","reason","diff"}],"todo","error"} and, but for a plan, "started","retired","kept","version","rolled_back". -ENOMEM. */
 int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, struct buf *ret) BASE_MUST_USE;

@@ -300,6 +300,8 @@ static int forth(struct deploy *d, const struct deploy_plan *p, const struct dep
                 out->retired++;
             else
                 out->started++;
+            if (r == 0 && !retiring)
+                deploy_collectives_record(d, item->declared);
         }
     return r;
 }

@@ -126,7 +126,7 @@ int deploy_open(const struct deploy_options *o, const struct os_dirs *dirs, stru
         arena_free(arena);
         return err_nomem(err);
     }
-    *d = (struct deploy){.dirs = dirs, .sink = o->sink, .who = o->who, .arena = arena, .lock_fd = -1};
+    *d = (struct deploy){.dirs = dirs, .sink = o->sink, .who = o->who, .prove_collectives = o->prove_collectives, .arena = arena, .lock_fd = -1};
     struct fleet_options options = engine_fleet_options();
     options.here = o->host;
     int r = fleet_load(o->fleet_path, &options, &d->fleet, err);

@@ -24,6 +24,7 @@ struct deploy_options {
     const char *host;        /* which of its hosts this machine is; NULL: the one without ssh */
     const char *who;         /* for the history: "op@laptop" */
     bool only_plan;          /* a runtime that can be made from packages need not be there yet */
+    bool prove_collectives;  /* a service whose cards need collectives may be started although none was proven on this hardware: its own proof will be one */
     const struct event_sink *sink;
 };
 
@@ -71,7 +72,7 @@ size_t deploy_plan_todo(const struct deploy_plan *p); /* items that are not DEPL
 
 /* ---- apply ------------------------------------------------------------------------------------------------- */
 
-/* What stands between a plan and its start: payloads (by stat where they were proven), runtimes, what fits in the devices' free memory, ports, how systemd or Podman reads each unit. Each gate that stays shut is told to the sink
+/* What stands between a plan and its start: payloads (by stat where they were proven), runtimes, what fits in the devices' free memory, collectives that are proven where cards work together, ports, how systemd or Podman reads each unit. Each gate that stays shut is told to the sink
  * as an error; the first one is err. Nothing was changed. */
 int deploy_gates(struct deploy *d, const struct deploy_plan *p, struct err *err) BASE_MUST_USE;
 

@@ -6,6 +6,7 @@
  *   manager.c   systemctl and journalctl, by argv
  *   plan.c      what is installed against what is wanted
  *   gates.c     what must hold before anything is touched
+ *   collectives.c  whether cards that are to work together were proven to
  *   apply.c     the order of things, and the way back
  *   prove.c     that a unit's engine is what was declared, and that it is the one that answers
  *   push.c      the same on another machine
@@ -14,6 +15,7 @@
 #pragma once
 
 #include <check/check.h>
+#include <doctor/doctor.h>
 #include <engine/engine.h>
 #include <run/run.h>
 #include <store/store.h>
@@ -41,6 +43,7 @@ struct deploy {
     const struct os_dirs *dirs;
     const struct event_sink *sink;
     const char *who;
+    bool prove_collectives;
     struct arena *arena;
     int lock_fd; /* -1: not held */
     struct fleet *fleet;
@@ -83,6 +86,15 @@ int deploy_ended(struct deploy *d, const struct deploy_wanted *w, const char *wh
 bool deploy_belongs(pid_t pid, const char *unit);
 /* Waits until nothing of ours is left at the service's port: no listener, no connection and, for an engine that does not take such a port, no TIME_WAIT. -EADDRINUSE names who has it. */
 int deploy_wait_port(const struct fleet_service *s, struct err *err) BASE_MUST_USE;
+
+/* ---- collectives.c ---- */
+
+/* 0 for a service that needs none, or whose machine has proven them; else -EPERM says how. */
+int deploy_collectives_gate(struct deploy *d, const struct fleet_service *s, struct err *err) BASE_MUST_USE;
+/* The same of a machine that was read, and its ledger (NULL: there is none). */
+int deploy_collectives_judge(const struct fleet_service *s, const struct hw *h, struct ledger *l, bool allowed, struct err *err) BASE_MUST_USE;
+/* A service was proven: with it its collectives. What cannot be recorded is told to the sink. */
+void deploy_collectives_record(struct deploy *d, const struct fleet_service *s);
 
 /* ---- version.c ---- */
 

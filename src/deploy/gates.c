@@ -59,6 +59,11 @@ static int gate_runtime(struct deploy *d, struct deploy_wanted *w, struct err *e
     return w->form == UNIT_CONTAINER ? 0 : store_runtime_verify(d->store, &w->runtime, d->sink, err);
 }
 
+static int gate_collectives(struct deploy *d, struct deploy_wanted *w, struct err *err)
+{
+    return deploy_collectives_gate(d, &w->service, err);
+}
+
 /* The tools of this very machine read the unit, in a folder that nothing is started from. */
 static int gate_unit(struct deploy *d, struct deploy_wanted *w, struct err *err)
 {
@@ -158,7 +163,7 @@ static void service_gates(struct gates *g, const struct deploy_plan *p, const st
     static const struct {
         const char *name;
         int (*gate)(struct deploy *d, struct deploy_wanted *w, struct err *err);
-    } gates[] = {{"payload", gate_payload}, {"runtime", gate_runtime}, {"unit", gate_unit}};
+    } gates[] = {{"payload", gate_payload}, {"runtime", gate_runtime}, {"collectives", gate_collectives}, {"unit", gate_unit}};
     struct err why;
     int r;
     assert(w); /* what is to be done and no retirement is declared */

@@ -48,6 +48,8 @@ bool engine_reuses_port(const struct engine_kind *k);
 const char *engine_program(const struct engine_kind *k);
 /* What the service's environment gets beside the clean one, NULL-terminated (may be empty). */
 const char *const *engine_env(const struct engine_kind *k);
+/* How many cards its engine binds together through a library of collectives (tensor or pipeline parallelism); 1: none. */
+unsigned engine_ranks(const struct fleet_service *s);
 /* The name under which the engine must serve: the service's name. */
 const char *engine_served_name(const struct fleet_service *s);
 

@@ -160,3 +160,27 @@ fleet() {
 	[ "$status" -eq 2 ]
 	[[ $errors == *fleet.yaml* ]]
 }
+
+@test "--host: another machine's report, made by berth's copy there" {
+	[ "$(id -u)" -eq 0 ] || skip "the copy goes to /var/lib/berth"
+	unshare -m true 2>/dev/null || skip "no mount namespace here"
+	machine riser
+	fleet <<<$'hosts:\n  here: {floor: 1GiB}\n  big: {ssh: op@big, scope: system}'
+	sed -i 's/s: {runtime/s: {host: here, runtime/' "$scratch/fleet.yaml"
+	# an ssh that stays here: its last word is the command
+	mkdir "$scratch/bin"
+	cat >"$scratch/bin/ssh" <<-'END'
+		#!/bin/sh
+		case "$*" in *"-O exit"*) exit 0 ;; esac
+		for word; do command=$word; done
+		exec sh -c "$command"
+	END
+	chmod +x "$scratch/bin/ssh"
+	mkdir -p /var/lib/berth
+	PATH=$scratch/bin:$PATH run_split unshare -m sh -c 'mount -t tmpfs none /var/lib/berth && exec "$@"' sh "$BERTH" doctor --host big -f "$scratch/fleet.yaml"
+	[ "$status" -eq 1 ]
+	[[ $output == "big: AMD Ryzen Threadripper 7960X"* ]]
+	[[ $output == *"bad   log  0000:03:00.0"* ]]
+	run_split "$BERTH" doctor --host bog -f "$scratch/fleet.yaml"
+	[ "$status" -eq 2 ]
+}
