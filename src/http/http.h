@@ -16,9 +16,8 @@
 
 struct http_field {
     struct str name, value; /* value without surrounding white space */
-    /* Set by the parser only. */
-    bool sound; /* its bytes have been looked at, and need no other look when it is written */
-    bool hop;   /* http_field_hop */
+    bool sound; /* set by the parser, or for literals, digits and names of our own: its bytes need no other look when it is written */
+    bool hop;   /* set by the parser: http_field_hop */
 };
 
 /* A message's start line and fields. All views point into the parser's memory and are valid until a byte of the next message is fed. */

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "net_int.h"
@@ -297,21 +298,25 @@ static void fly(struct net_stream *s)
 static ssize_t send_now(struct net_stream *s, const struct str *parts, size_t n_parts)
 {
     size_t taken = 0;
+    int fd = stream_fd(s);
 
     while (n_parts > 0) {
-        uv_buf_t bufs[NET_PARTS];
-        size_t n = n_parts < NET_PARTS ? n_parts : NET_PARTS, want = 0;
+        struct iovec bufs[NET_PARTS];
+        struct msghdr m = {.msg_iov = bufs, .msg_iovlen = n_parts < NET_PARTS ? n_parts : NET_PARTS};
+        size_t n = m.msg_iovlen, want = 0;
 
         for (size_t i = 0; i < n; i++) {
-            /* A part over 4 GiB would be cut here; the queue refuses it in any case. */
-            bufs[i] = uv_buf_init((char *)parts[i].ptr, (unsigned)parts[i].len);
-            want += bufs[i].len;
+            bufs[i] = (struct iovec){(char *)parts[i].ptr, parts[i].len};
+            want += parts[i].len;
         }
-        int r = want > 0 ? uv_try_write(&s->uv.stream, bufs, (unsigned)n) : 0;
-        if (r == UV_EAGAIN)
+        /* Not by libuv, which writes as to a file: for a socket that is the longer way into the kernel. */
+        ssize_t r = want == 0 ? 0 : n == 1 ? send(fd, parts->ptr, want, MSG_DONTWAIT | MSG_NOSIGNAL) : sendmsg(fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (r < 0 && errno == EINTR)
+            continue;
+        if (r < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS))
             return (ssize_t)taken;
         if (r < 0)
-            return r;
+            return -errno;
         taken += (size_t)r;
         if ((size_t)r < want)
             break;

@@ -37,18 +37,21 @@ struct own_fields {
     char attempts[STR_U64], queue[STR_U64], number[STR_U64];
 };
 
+/* Of literals, digits and names that a fleet's file may have. */
+#define OWN(n, v) ((struct http_field){.name = STR(n), .value = (v), .sound = true})
+
 /* replica: whether it is known who answers. */
 static size_t own_fields(const struct proxy_request *r, bool replica, struct own_fields *o, struct http_field *out)
 {
     const struct sched_ticket *t = &r->ticket;
     size_t n = 0;
-    out[n++] = HTTPIO_FIELD(STR("X-Berth-Request-Id"), str_of_u64(r->number, o->number));
+    out[n++] = OWN("X-Berth-Request-Id", str_of_u64(r->number, o->number));
     if (!replica)
         return n;
-    out[n++] = HTTPIO_FIELD(STR("X-Berth-Replica"), str_of(r->last));
-    out[n++] = HTTPIO_FIELD(STR("X-Berth-Decision"), str_of(sched_decision_name(t->decision)));
-    out[n++] = HTTPIO_FIELD(STR("X-Berth-Attempts"), str_of_u64(r->attempts, o->attempts));
-    out[n++] = HTTPIO_FIELD(STR("X-Berth-Queue-Ms"), str_of_u64(sched_waited_ms(t), o->queue));
+    out[n++] = OWN("X-Berth-Replica", str_of(r->last));
+    out[n++] = OWN("X-Berth-Decision", str_of(sched_decision_name(t->decision)));
+    out[n++] = OWN("X-Berth-Attempts", str_of_u64(r->attempts, o->attempts));
+    out[n++] = OWN("X-Berth-Queue-Ms", str_of_u64(sched_waited_ms(t), o->queue));
     return n;
 }
 
