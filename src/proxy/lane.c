@@ -96,6 +96,7 @@ static void on_due(void *ctx)
 }
 
 static void on_tick(void *ctx);
+static void drop_spare(struct proxy_lane *l);
 
 int proxy_lane_init(struct proxy *p, struct proxy_lane *l, struct net_loop *loop, unsigned loops, struct err *err)
 {
@@ -125,16 +126,12 @@ int proxy_lane_init(struct proxy *p, struct proxy_lane *l, struct net_loop *loop
 
 void proxy_lane_release(struct proxy_lane *l)
 {
-    struct proxy_request *r;
     l->server = httpio_server_free(l->server);
     l->client = httpio_client_free(l->client);
     l->due = net_timer_close(l->due);
     l->tick = net_timer_close(l->tick);
     l->wake = net_wake_close(l->wake);
-    while ((r = l->spare)) {
-        l->spare = r->next_stream;
-        free(r);
-    }
+    drop_spare(l);
     proxy_log_flush(l);
     buf_release(&l->log);
     if (l != l->proxy->lanes)
@@ -311,12 +308,23 @@ void proxy_stream_remove(struct proxy_request *r)
     r->at_stream = NULL;
 }
 
+static void drop_spare(struct proxy_lane *l)
+{
+    struct proxy_request *r;
+    while ((r = l->spare)) {
+        l->spare = r->next_stream;
+        free(r);
+    }
+    l->n_spare = 0;
+}
+
 /* The allocator keeps what thousands of streams have used, in pieces between what lives longer. */
 static void give_memory_back(struct proxy_lane *l)
 {
     size_t open = httpio_server_open(l->server);
     if (l->most < PROXY_TRIM_FROM || open > l->most / 4)
         return;
+    drop_spare(l);
     (void)malloc_trim(0);
     l->most = open;
 }

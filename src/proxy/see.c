@@ -48,10 +48,13 @@ struct see_page {
 
 TAILQ_HEAD(pages, see_page);
 
+/* Pages of ended requests lie side by side, in `kept`: one that stayed where it was made would hold the memory of thousands of streams that ended around it. As long as few requests are under
+ * way theirs are there too, and nothing is copied. */
 struct see {
     pthread_mutex_t lock;
-    struct pages running, ended;
-    size_t n_ended;
+    struct pages running, ended, blank; /* ended and blank ones are of `kept` */
+    size_t n_ended, n_inside, n_made;   /* inside: running ones of `kept`; made: of `kept`, that were ever used */
+    struct see_page *kept;              /* SEE_KEPT + SEE_INSIDE of them */
 };
 
 const char *see_phase_name(enum see_phase p)
@@ -90,30 +93,50 @@ struct see *see_new(void)
     struct see *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
-    if (pthread_mutex_init(&s->lock, NULL) != 0) {
+    s->kept = malloc((SEE_KEPT + SEE_INSIDE) * sizeof *s->kept);
+    if (!s->kept || pthread_mutex_init(&s->lock, NULL) != 0) {
+        free(s->kept);
         free(s);
         return NULL;
     }
     TAILQ_INIT(&s->running);
     TAILQ_INIT(&s->ended);
+    TAILQ_INIT(&s->blank);
     return s;
 }
 
-static void free_pages(struct pages *list)
+static bool is_inside(const struct see *s, const struct see_page *g)
 {
-    struct see_page *g;
-    while ((g = TAILQ_FIRST(list))) {
-        TAILQ_REMOVE(list, g, link);
-        free(g);
+    return g >= s->kept && g < s->kept + SEE_KEPT + SEE_INSIDE;
+}
+
+/* One of the kept pages that is not in use, else that of the request that ended longest ago. There always is one: less than all are of running requests. */
+static struct see_page *kept_page(struct see *s)
+{
+    struct see_page *g = TAILQ_FIRST(&s->blank);
+    if (g) {
+        TAILQ_REMOVE(&s->blank, g, link);
+        return g;
     }
+    if (s->n_made < SEE_KEPT + SEE_INSIDE)
+        return &s->kept[s->n_made++];
+    g = TAILQ_FIRST(&s->ended);
+    TAILQ_REMOVE(&s->ended, g, link);
+    s->n_ended--;
+    return g;
 }
 
 struct see *see_free(struct see *s)
 {
     if (!s)
         return NULL;
-    free_pages(&s->running);
-    free_pages(&s->ended);
+    struct see_page *g;
+    while ((g = TAILQ_FIRST(&s->running))) {
+        TAILQ_REMOVE(&s->running, g, link);
+        if (!is_inside(s, g))
+            free(g);
+    }
+    free(s->kept);
     (void)pthread_mutex_destroy(&s->lock);
     free(s);
     return NULL;
@@ -150,10 +173,9 @@ struct see_page *see_begin(struct see *s, uint64_t number, void *owner, void *wh
 {
     struct see_page *g = NULL;
     lock(s);
-    if (s->n_ended >= SEE_KEPT) {
-        g = TAILQ_FIRST(&s->ended);
-        TAILQ_REMOVE(&s->ended, g, link);
-        s->n_ended--;
+    if (s->n_inside < SEE_INSIDE) {
+        g = kept_page(s);
+        s->n_inside++;
     } else {
         g = malloc(sizeof *g);
     }
@@ -295,15 +317,22 @@ bool see_end(struct see *s, struct see_page *g, const struct see_end *e, uint64_
     double regret = g->regret_ms;
     set_phase(g, SEE_DONE, now);
     TAILQ_REMOVE(&s->running, g, link);
+    struct see_page *outside = is_inside(s, g) ? NULL : g, *over = NULL;
+    if (outside) {
+        g = kept_page(s);
+        *g = *outside;
+    } else {
+        s->n_inside--;
+    }
     TAILQ_INSERT_TAIL(&s->ended, g, link);
-    /* more than are kept when many ran at once: their memory goes back */
-    struct see_page *over = s->n_ended >= SEE_KEPT ? TAILQ_FIRST(&s->ended) : NULL;
-    if (over)
+    if (++s->n_ended > SEE_KEPT) {
+        over = TAILQ_FIRST(&s->ended);
         TAILQ_REMOVE(&s->ended, over, link);
-    else
-        s->n_ended++;
+        TAILQ_INSERT_HEAD(&s->blank, over, link);
+        s->n_ended--;
+    }
     unlock(s);
-    free(over);
+    free(outside);
     if (regret < 0)
         return false;
     *ret_regret_ms = regret;

@@ -14,6 +14,7 @@
 #include "place_int.h"
 
 #define SEE_KEPT 512       /* requests remembered after their end */
+#define SEE_INSIDE 64      /* of those under way, whose pages are where those of ended ones are */
 #define SEE_SHOWN 256      /* of those under way, in one answer */
 #define SEE_RECENT 64      /* of those that ended, in one answer: who looks gets it twice a second */
 #define SEE_PATH_MAX 64    /* of a path; the rest is cut */
