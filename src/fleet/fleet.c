@@ -120,9 +120,10 @@ static int read_all(struct fleet_reader *r)
         rc = fleet_read_section(r, &fleet_sections[i]);
         if (rc == 0 && i == 0 && r->fleet->n_hosts == 0)
             rc = default_host(r);
+        /* clients refer to them */
+        if (rc == 0 && strcmp(fleet_sections[i].key, "endpoints") == 0 && r->fleet->n_endpoints == 0)
+            rc = default_endpoints(r);
     }
-    if (rc == 0 && r->fleet->n_endpoints == 0)
-        rc = default_endpoints(r);
     if (rc == 0)
         rc = read_router(r);
     if (rc == 0)

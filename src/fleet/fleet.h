@@ -46,6 +46,7 @@ struct fleet_host {
     uint64_t bandwidth_bytes_s; /* of its memory; 0 unknown */
     uint64_t floor_bytes;  /* free memory that must remain on every device */
     uint64_t slack_bytes;  /* largest gap between what is left of its devices; 0 any */
+    const char *firewall;  /* absolute: a recording of its rules, as nft or iptables-save prints them; NULL */
     const struct fleet_device *devices;
     size_t n_devices;
     struct fleet_pos pos;
@@ -68,6 +69,11 @@ struct fleet_runtime {
 
 enum fleet_model_source { FLEET_MODEL_FILE, FLEET_MODEL_HF, FLEET_MODEL_WEB };
 
+/* How hard a model is to think: the word that clients use, and the word that its template knows. */
+struct fleet_effort {
+    const char *name, *sent;
+};
+
 /* Files of a model, each relative to its source. */
 struct fleet_model {
     const char *name;
@@ -78,6 +84,8 @@ struct fleet_model {
     const char *weights;    /* required; the first part of a split set names the set */
     const char *projector, *drafter; /* NULL */
     const char *template_file;       /* absolute (a relative one is taken from fleet.yaml's folder), or NULL */
+    const struct fleet_effort *efforts; /* what clients may ask for; 0: not declared */
+    size_t n_efforts;
     struct fleet_pos pos;
 };
 
@@ -198,6 +206,36 @@ struct fleet_bodies {
 #define FLEET_BODIES_DEFAULT ((struct fleet_bodies){.max_bytes = UINT64_C(64) << 20, .spill_bytes = UINT64_C(1) << 20, .memory_bytes = UINT64_C(256) << 20, .disk_bytes = UINT64_C(8) << 30})
 #define FLEET_BODY_MAX (UINT64_C(16) << 30) /* nobody sends an engine more in one request */
 
+enum fleet_format { FLEET_OPENCODE, FLEET_CONTINUE, FLEET_AIDER, FLEET_LITELLM, FLEET_JSON };
+#define FLEET_FORMATS 5
+/* As written: "opencode", ... */
+const char *fleet_format_name(enum fleet_format f);
+enum fleet_network { FLEET_NETWORK_HOST, FLEET_NETWORK_BRIDGE /* in a container with a network of its own */ };
+#define FLEET_COMPACT 70 /* percent of its window at which a client shortens a conversation, when not declared */
+
+/* A program that asks this fleet, and the file that tells it what it may ask for. */
+struct fleet_client {
+    const char *name;
+    enum fleet_format format;
+    const char *file;              /* absolute: what `berth render clients` writes and `berth check` reads */
+    bool elsewhere;                /* on a machine that is no host of the fleet */
+    const struct fleet_host *host; /* NULL: beside the router, or elsewhere */
+    enum fleet_network network;
+    const char *url;               /* "http://big.example:8080/v1"; NULL: the router's, as it is reached from there */
+    const char *key_env;           /* name of the variable that holds its key; NULL: none is sent */
+    const struct fleet_endpoint *const *endpoints; /* that it uses; 0: all */
+    size_t n_endpoints;
+    uint32_t output;               /* most tokens of an answer; 0: what the window leaves */
+    uint32_t compact;              /* percent */
+    struct fleet_pos pos;
+};
+
+/* A page that quotes command lines of the fleet. */
+struct fleet_document {
+    const char *path; /* absolute */
+    struct fleet_pos pos;
+};
+
 struct fleet_router {
     bool declared;
     const struct fleet_host *host; /* NULL: this machine */
@@ -234,6 +272,10 @@ struct fleet {
     size_t n_endpoints;
     const struct fleet_group *groups;
     size_t n_groups;
+    const struct fleet_client *clients;
+    size_t n_clients;
+    const struct fleet_document *documents;
+    size_t n_documents;
     struct fleet_router router;
     struct fleet_lock *lock; /* of fleet.lock beside the file; NULL when there is none */
 };

@@ -16,6 +16,8 @@
 #define FLEET_PACKAGES_MAX 256 /* of one runtime */
 #define FLEET_SPEC_MAX 8       /* speculation types of one service; the engine knows ten, few of which go together */
 #define FLEET_CORS_MAX 64      /* origins */
+#define FLEET_EFFORTS_MAX 16   /* words for how hard a model thinks; engines know some six */
+#define FLEET_DOCUMENTS_MAX 256
 #define FLEET_SHOW_MAX 80      /* characters of outside text in a message */
 #define FLEET_MEMORY_MAX ((size_t)32 * 1024 * 1024) /* everything that one fleet holds; a file is at most a mebibyte */
 
@@ -77,7 +79,7 @@ struct fleet_section {
 
 /* fleet_schema.c */
 extern const struct fleet_schema fleet_schema_root, fleet_schema_host, fleet_schema_device, fleet_schema_runtime, fleet_schema_model,
-    fleet_schema_service, fleet_schema_kv, fleet_schema_serves, fleet_schema_vllm, fleet_schema_endpoint, fleet_schema_group, fleet_schema_router, fleet_schema_tls, fleet_schema_bodies;
+    fleet_schema_service, fleet_schema_kv, fleet_schema_serves, fleet_schema_vllm, fleet_schema_endpoint, fleet_schema_group, fleet_schema_client, fleet_schema_router, fleet_schema_tls, fleet_schema_bodies;
 extern const struct fleet_section fleet_sections[]; /* in the order in which they are read */
 extern const size_t fleet_n_sections;
 
@@ -177,6 +179,18 @@ int fleet_read_tls(struct fleet_reader *r, const struct yaml_node *n, void *part
 int fleet_read_certificate(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_key(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_rules_listen(struct fleet_reader *r) BASE_MUST_USE;
+
+/* ---- fleet_client.c: who asks, and what is written about it ------------------------------------------------------ */
+
+int fleet_read_firewall(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_reasoning(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_client_file(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_client_from(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_client_endpoints(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_read_documents(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_check_client_url(struct fleet_reader *r, const struct yaml_node *n, struct str text);
+int fleet_check_variable(struct fleet_reader *r, const struct yaml_node *n, struct str text);
+int fleet_rules_client(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index);
 
 /* ---- fleet_hash.c ------------------------------------------------------------------------------------------------ */
 

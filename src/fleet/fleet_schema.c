@@ -20,6 +20,8 @@ static const char *const units[] = {"child", "systemd", "quadlet", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const starts[] = {"always", "on-demand", NULL};
 static const char *const group_rules[] = {"exclusive", "together", NULL};
+static const char *const formats[] = {"opencode", "continue", "aider", "litellm", "json", NULL};
+static const char *const networks[] = {"host", "bridge", NULL};
 static const char *const policies[] = {"adaptive", "counter", "roundrobin", "least", "hash", "sticky", NULL};
 
 const char *fleet_policy_name(enum fleet_policy p)
@@ -27,10 +29,16 @@ const char *fleet_policy_name(enum fleet_policy p)
     return policies[p];
 }
 
+const char *fleet_format_name(enum fleet_format f)
+{
+    return formats[f];
+}
+
 /* A word is stored as an unsigned; the enums must be as wide. */
 _Static_assert(sizeof(enum fleet_scope) == sizeof(unsigned) && sizeof(enum fleet_unit) == sizeof(unsigned) &&
                    sizeof(enum fleet_tristate) == sizeof(unsigned) && sizeof(enum fleet_answer) == sizeof(unsigned) && sizeof(enum fleet_policy) == sizeof(unsigned) &&
-                   sizeof(enum fleet_start) == sizeof(unsigned) && sizeof(enum fleet_group_rule) == sizeof(unsigned),
+                   sizeof(enum fleet_start) == sizeof(unsigned) && sizeof(enum fleet_group_rule) == sizeof(unsigned) &&
+                   sizeof(enum fleet_format) == sizeof(unsigned) && sizeof(enum fleet_network) == sizeof(unsigned),
                "enums are unsigned");
 
 static const struct fleet_key root_keys[] = {
@@ -42,6 +50,8 @@ static const struct fleet_key root_keys[] = {
     {.name = "services", .type = FLEET_T_SECTION},
     {.name = "endpoints", .type = FLEET_T_SECTION},
     {.name = "groups", .type = FLEET_T_SECTION},
+    {.name = "clients", .type = FLEET_T_SECTION},
+    {.name = "documents", .type = FLEET_T_OWN, .read = fleet_read_documents},
     {.name = "router", .type = FLEET_T_SECTION},
 };
 
@@ -53,6 +63,7 @@ static const struct fleet_key host_keys[] = {
     {.name = "bandwidth", .type = FLEET_T_RATE, .at = AT(fleet_host, bandwidth_bytes_s)},
     {.name = "floor", .type = FLEET_T_BYTES, .at = AT(fleet_host, floor_bytes)},
     {.name = "slack", .type = FLEET_T_BYTES, .at = AT(fleet_host, slack_bytes), .min = 1},
+    {.name = "firewall", .type = FLEET_T_OWN, .read = fleet_read_firewall},
     {.name = "devices", .type = FLEET_T_OWN, .read = fleet_read_devices},
 };
 
@@ -78,6 +89,7 @@ static const struct fleet_key model_keys[] = {
     {.name = "projector", .type = FLEET_T_TEXT, .at = AT(fleet_model, projector), .check = fleet_check_file},
     {.name = "drafter", .type = FLEET_T_TEXT, .at = AT(fleet_model, drafter), .check = fleet_check_file},
     {.name = "template", .type = FLEET_T_OWN, .read = fleet_read_template},
+    {.name = "reasoning", .type = FLEET_T_OWN, .read = fleet_read_reasoning},
 };
 
 static const struct fleet_key service_keys[] = {
@@ -156,6 +168,18 @@ static const struct fleet_key group_keys[] = {
     {.name = "rule", .type = FLEET_T_WORD, .required = "exclusive", .at = AT(fleet_group, rule), .words = group_rules},
 };
 
+static const struct fleet_key client_keys[] = {
+    {.name = "format", .type = FLEET_T_WORD, .required = "opencode", .at = AT(fleet_client, format), .words = formats},
+    {.name = "file", .type = FLEET_T_OWN, .required = "clients/opencode.json", .read = fleet_read_client_file},
+    {.name = "from", .type = FLEET_T_OWN, .read = fleet_read_client_from},
+    {.name = "network", .type = FLEET_T_WORD, .at = AT(fleet_client, network), .words = networks},
+    {.name = "url", .type = FLEET_T_TEXT, .at = AT(fleet_client, url), .check = fleet_check_client_url},
+    {.name = "key-env", .type = FLEET_T_TEXT, .at = AT(fleet_client, key_env), .check = fleet_check_variable},
+    {.name = "endpoints", .type = FLEET_T_OWN, .read = fleet_read_client_endpoints},
+    {.name = "output", .type = FLEET_T_NUMBER, .at = AT(fleet_client, output), .set_at = FLEET_NOWHERE, .min = 1, .max = TOKENS_MAX},
+    {.name = "compact", .type = FLEET_T_NUMBER, .at = AT(fleet_client, compact), .set_at = FLEET_NOWHERE, .min = 1, .max = 100},
+};
+
 static const struct fleet_key router_keys[] = {
     {.name = "host", .type = FLEET_T_OWN, .read = fleet_read_router_host},
     {.name = "listen", .type = FLEET_T_OWN, .read = fleet_read_listen},
@@ -194,6 +218,7 @@ const struct fleet_schema fleet_schema_serves = SCHEMA(serves_keys);
 const struct fleet_schema fleet_schema_vllm = SCHEMA(vllm_keys);
 const struct fleet_schema fleet_schema_endpoint = SCHEMA(endpoint_keys);
 const struct fleet_schema fleet_schema_group = SCHEMA(group_keys);
+const struct fleet_schema fleet_schema_client = SCHEMA(client_keys);
 const struct fleet_schema fleet_schema_router = SCHEMA(router_keys);
 const struct fleet_schema fleet_schema_tls = SCHEMA(tls_keys);
 const struct fleet_schema fleet_schema_bodies = SCHEMA(bodies_keys);
@@ -205,6 +230,12 @@ static void service_defaults(void *part)
     s->shape.slots = 1;
     s->shape.split_auto = true;
     s->prompt_files_bytes = FLEET_PROMPT_FILES;
+}
+
+static void client_defaults(void *part)
+{
+    struct fleet_client *c = part;
+    c->compact = FLEET_COMPACT;
 }
 
 #define SECTION(type, items, n_items) \
@@ -222,5 +253,7 @@ const struct fleet_section fleet_sections[] = {
      .check_name = fleet_check_model_name},
     {.key = "groups", .what = "group", .schema = &fleet_schema_group, SECTION(fleet_group, groups, n_groups), .check_name = fleet_check_name,
      .rules = fleet_rules_group},
+    {.key = "clients", .what = "client", .schema = &fleet_schema_client, SECTION(fleet_client, clients, n_clients), .check_name = fleet_check_name,
+     .defaults = client_defaults, .rules = fleet_rules_client},
 };
 const size_t fleet_n_sections = BASE_COUNT(fleet_sections);

@@ -128,6 +128,8 @@ static void full_hosts_and_sources(void **state)
     assert_string_equal(big->address, "2001:db8::7");
     assert_int_equal(big->scope, FLEET_SYSTEM);
     assert_true(big->floor_bytes == 3ULL << 29);
+    assert_string_equal(big->firewall, below_cwd("test/fleet/good/firewall/big.nft"));
+    assert_null(f->hosts[0].firewall);
     assert_int_equal(big->n_devices, 2);
     assert_string_equal(big->devices[0].name, "ROCm0");
     assert_true(big->devices[0].memory_bytes == 34209414513ULL); /* 31.86 GiB in whole bytes */
@@ -233,6 +235,38 @@ static void full_pinned_runtimes(void **state)
     assert_int_equal(image[2].source, FLEET_SOURCE_ARCHIVE);
     assert_string_equal(image[2].source_arg, below_cwd("test/fleet/good/builds/llama.zip"));
     assert_null(image[-1].digest);
+    fleet_free(f);
+}
+
+static void full_clients_and_documents(void **state)
+{
+    (void)state;
+    struct fleet *f = load("test/fleet/good/full.yaml");
+    assert_int_equal(f->n_clients, 2);
+    const struct fleet_client *c = f->clients;
+    assert_int_equal(c->format, FLEET_OPENCODE);
+    assert_string_equal(fleet_format_name(c->format), "opencode");
+    assert_string_equal(c->file, below_cwd("test/fleet/good/clients/opencode.json"));
+    assert_false(c->elsewhere || c->host || c->url || c->key_env || c->n_endpoints || c->output);
+    assert_int_equal(c->network, FLEET_NETWORK_HOST);
+    assert_int_equal(c->compact, FLEET_COMPACT);
+    c++;
+    assert_int_equal(c->format, FLEET_LITELLM);
+    assert_ptr_equal(c->host, &f->hosts[1]);
+    assert_int_equal(c->network, FLEET_NETWORK_BRIDGE);
+    assert_string_equal(c->url, "http://[2001:db8::7]:8080/v1");
+    assert_string_equal(c->key_env, "BERTH_KEY");
+    assert_int_equal(c->n_endpoints, 1);
+    assert_ptr_equal(c->endpoints[0], &f->endpoints[1]);
+    assert_int_equal(c->output, 32768);
+    assert_int_equal(c->compact, 60);
+    assert_int_equal(f->n_documents, 2);
+    assert_string_equal(f->documents[0].path, below_cwd("test/fleet/good/runbook.md"));
+    assert_string_equal(f->documents[1].path, "/srv/notes.md");
+    assert_int_equal(f->documents[1].pos.column, 25);
+    assert_int_equal(f->models[0].n_efforts, 2);
+    assert_string_equal(f->models[0].efforts[1].name, "high");
+    assert_string_equal(f->models[0].efforts[1].sent, "xhigh");
     fleet_free(f);
 }
 
@@ -700,6 +734,7 @@ static void docs_name_every_key(void **state)
     compare_docs(text, "serves", &fleet_schema_serves);
     compare_docs(text, "vllm", &fleet_schema_vllm);
     compare_docs(text, "endpoints", &fleet_schema_endpoint);
+    compare_docs(text, "clients", &fleet_schema_client);
     compare_docs(text, "router", &fleet_schema_router);
     compare_docs(text, "tls", &fleet_schema_tls);
     compare_docs(text, "bodies", &fleet_schema_bodies);
@@ -770,7 +805,7 @@ int main(void)
         cmocka_unit_test(one_service_with_defaults),
         cmocka_unit_test(full_hosts_and_sources),
         cmocka_unit_test(full_service),
-        cmocka_unit_test(full_pinned_runtimes), cmocka_unit_test(full_endpoints_and_router),
+        cmocka_unit_test(full_pinned_runtimes), cmocka_unit_test(full_endpoints_and_router), cmocka_unit_test(full_clients_and_documents),
         cmocka_unit_test(router_forms),
         cmocka_unit_test(services_on_demand),
         cmocka_unit_test(declared_hashes),
