@@ -49,6 +49,7 @@ struct check_need {
     const char *why;             /* not NULL: it cannot be planned, and why; all below is then empty */
     bool broken;                 /* with why: something is wrong; else it is only not known */
     bool missing;                /* with why: a model's header is not here */
+    bool unreadable;             /* with why: it is, and cannot be read */
     struct measure_files files;
     const struct model *target, *drafter, *projector;
     const struct store_runtime *runtime; /* NULL: not installed here */
@@ -101,13 +102,56 @@ uint64_t check_free(const struct check_machine *m, size_t d);
 
 /* ---- contracts ---------------------------------------------------------------------------------------------------- */
 
-enum check_verdict { CHECK_HOLDS, CHECK_BROKEN, CHECK_UNPROVEN /* cannot be seen from here: another host's */ };
+/* A rule that spans files or machines. All of them are one table (contracts.c), each with what makes it worth keeping. */
+struct check_contract {
+    const char *name; /* "limits" */
+    const char *says; /* what must hold: one line */
+    const char *how;  /* how that is found out */
+    const char *why;  /* what happens to people otherwise */
+    const char *fix;  /* what to do, where a result has nothing better */
+};
+/* In the order in which they are proven; NULL behind the last. */
+const struct check_contract *check_contract(size_t i);
+
+enum check_verdict {
+    CHECK_HOLDS,
+    CHECK_BROKEN,
+    CHECK_UNPROVEN, /* cannot be seen from here: another host's, not installed yet, another account's */
+    CHECK_NONE,     /* does not apply, and the text says why; what was named and is not there is broken, never this */
+};
 
 struct check_result {
-    const char *contract; /* "payload", "argv" */
+    const char *contract; /* "payload", "limits", or the file name of a user's */
     const char *subject;  /* "service medium", "model qwen" */
     enum check_verdict verdict;
-    const char *text;     /* what was found, and for a broken one what to do */
+    const char *text;     /* what was found */
+    const char *where;    /* "fleet.yaml:12", "clients/opencode.json:7"; NULL */
+    const char *why;      /* of the contract; NULL for a user's */
+    const char *fix;      /* broken: what to do */
 };
-/* Proves every contract; the results and their texts live in arena a. o as for check_plan_new (NULL: none). An error is ours (memory, unreadable store), never a broken contract. */
-int check_fleet(const struct fleet *f, struct store *s, const struct check_plan_options *o, struct arena *a, struct check_result **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
+
+#define CHECK_USER_MS 10000     /* how long one contract of the user's may take, unless told otherwise */
+#define CHECK_USER_OUTPUT 65536 /* bytes that it may say; more is broken */
+#define CHECK_USER_MAX 64       /* contracts in the folder */
+
+struct check_options {
+    struct check_plan_options plan;
+    const struct os_dirs *dirs;    /* of this machine: where units of its account are; NULL: no unit is looked for */
+    const char *const *only;       /* names of contracts; 0: all */
+    size_t n_only;
+    uint64_t user_ms;              /* 0: CHECK_USER_MS */
+};
+/* Proves the contracts; the results and their texts live in arena a. -ENOENT: one of `only` is no contract. Any other error is ours (memory, unreadable store), never a broken contract. Needs the main thread. */
+int check_fleet(const struct fleet *f, struct store *s, const struct check_options *o, struct arena *a, struct check_result **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
+/* Names of the user's contracts: files of the folder `contracts` beside the fleet file, sorted; whether they may run is another matter. 0 and none without the folder. */
+int check_user_names(const struct fleet *f, struct arena *a, const char *const **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
+/* The fleet as JSON, as a user's contract gets it on its standard input; p gives what a slot holds. */
+int check_fleet_json(const struct fleet *f, const struct check_plan *p, struct buf *out) BASE_MUST_USE;
+
+/* ---- what clients may ask for ---------------------------------------------------------------------------------------- */
+
+/* Tokens of one slot of every service of an endpoint, the smallest: what a conversation may hold. 0: not known. */
+uint64_t check_window(const struct check_plan *p, const struct fleet_endpoint *e);
+/* What a client is told: its address and, for each endpoint that it uses, window, answer, modalities and efforts. -EINVAL: the fleet does not allow it (no address from there, an answer that does not fit), -ENODATA: a window is not known. */
+struct client_plan;
+int check_client_plan(const struct check_plan *p, const struct fleet_client *c, struct arena *a, struct client_plan *ret, struct err *err) BASE_MUST_USE;

@@ -105,6 +105,13 @@ static int file_path(struct check_plan *p, const struct fleet_model *m, const ch
     return *ret ? 0 : err_nomem(err);
 }
 
+int check_header(struct check_plan *p, const struct fleet_model *m, const char *file, const struct check_model **ret, struct err *err)
+{
+    const char *path = "";
+    int r = file_path(p, m, file, &path, err);
+    return r < 0 ? r : find_model(p, path, ret, err);
+}
+
 int check_give_up(struct check_plan *p, struct check_need *n, bool broken, struct err *err, const char *fmt, ...)
 {
     base_autobuf struct buf text = BUF_INIT(8192);
@@ -130,6 +137,7 @@ static int take_file(struct check_plan *p, struct check_need *n, const char *rol
     if (r < 0 || !m)
         return r;
     n->missing = m->code == -ENOENT;
+    n->unreadable = !n->missing && !m->model;
     if (n->missing)
         return check_give_up(p, n, check_is_here(n->service->host) && !p->state->options.headers, err, "its %s %s: %s; 'berth fit --headers FOLDER' plans with a copy of its header", role, path, m->why);
     if (!m->model)
@@ -161,6 +169,9 @@ static int take_runtime(struct check_plan *p, struct check_need *n, struct err *
         if (r == -ENOMEM)
             return err_nomem(err);
         c->installed = r == 0;
+        c->code = r;
+        if (r < 0 && !(c->why = arena_dup(p->arena, str_of(why.text))))
+            return err_nomem(err);
         if (r == 0 && !(c->version = plain_version(p, c->found.version)))
             return err_nomem(err);
     }

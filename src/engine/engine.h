@@ -42,6 +42,8 @@ struct engine_paths {
 /* The argument list after the program's name (for "generic": the whole command), NULL-terminated, in arena a. Nothing that decides memory is left to a default: context, slots, layers, split, batch,
  * ubatch, KV types, unified KV, flash attention and prompt cache are always spelled out. -EINVAL when a shape cannot be expressed (err says which key). */
 int engine_argv(const struct fleet_service *s, const struct engine_paths *p, struct arena *a, const char *const **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
+/* The name by which a flag of that kind goes first: "-c" of "--ctx-size"; a flag with one name, or of a kind whose names are not known, is its own. */
+struct str engine_flag_name(const struct engine_kind *k, struct str flag);
 /* Whether it listens with SO_REUSEADDR, so that connections of the process before, which only wait for late packets, are not in its way. */
 bool engine_reuses_port(const struct engine_kind *k);
 /* The program's usual name: "llama-server", "vllm". NULL for generic and for no kind. */

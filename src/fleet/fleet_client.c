@@ -57,8 +57,8 @@ int fleet_read_reasoning(struct fleet_reader *r, const struct yaml_node *n, void
     size_t count = 0;
     for (const struct yaml_node *c = rc == 0 ? n->first : NULL; c; c = c->next)
         count++;
-    if (rc == 0 && count > FLEET_EFFORTS_MAX)
-        return fleet_refuse(r, n, "%s has %zu words; at most %d are allowed", fleet_label(r), count, FLEET_EFFORTS_MAX);
+    if (rc == 0 && count > FLEET_REASONING_MAX)
+        return fleet_refuse(r, n, "%s has %zu words; at most %d are allowed", fleet_label(r), count, FLEET_REASONING_MAX);
     struct fleet_effort *all = rc == 0 ? arena_alloc(r->arena, count ? count : 1, sizeof *all) : NULL;
     if (rc == 0 && !all)
         return err_nomem(r->err);

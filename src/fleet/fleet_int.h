@@ -16,7 +16,7 @@
 #define FLEET_PACKAGES_MAX 256 /* of one runtime */
 #define FLEET_SPEC_MAX 8       /* speculation types of one service; the engine knows ten, few of which go together */
 #define FLEET_CORS_MAX 64      /* origins */
-#define FLEET_EFFORTS_MAX 16   /* words for how hard a model thinks; engines know some six */
+#define FLEET_REASONING_MAX 16 /* words for how hard a model thinks; engines know some six */
 #define FLEET_DOCUMENTS_MAX 256
 #define FLEET_SHOW_MAX 80      /* characters of outside text in a message */
 #define FLEET_MEMORY_MAX ((size_t)32 * 1024 * 1024) /* everything that one fleet holds; a file is at most a mebibyte */

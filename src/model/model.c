@@ -83,9 +83,23 @@ static int blank_layers(struct model *m, struct err *err)
     return n > 0 && !m->layers ? err_nomem(err) : 0;
 }
 
-static int load_projector(struct model *m)
+/* What the file says of an encoder, or, in files older than the key, whether tensors of it are there. */
+static bool has_encoder(const struct model_load *l, const char *key, const char *tensors)
 {
+    bool has = false;
+    if (gguf_bool(gguf_find(l->g, key), &has))
+        return has;
+    for (size_t i = 0; i < l->m->n_tensors && !has; i++)
+        has = strncmp(l->m->tensors[i].name, tensors, strlen(tensors)) == 0;
+    return has;
+}
+
+static int load_projector(struct model_load *l)
+{
+    struct model *m = l->m;
     m->role = MODEL_PROJECTOR;
+    m->vision = has_encoder(l, "clip.has_vision_encoder", "v.");
+    m->audio = has_encoder(l, "clip.has_audio_encoder", "a.");
     for (size_t i = 0; i < m->n_tensors; i++) {
         m->tensors[i].place = MODEL_FIRST; /* all of it is on one device */
         m->tensors[i].layer = -1;
@@ -108,7 +122,7 @@ static int load(struct model_load *l, const struct gguf *const *parts, size_t n_
     if (l->arch->flags & F_NO_LOADER)
         return err_set(l->err, -ENOTSUP, "llama.cpp knows the name '%s' but cannot load such a model", m->arch);
     if (l->arch->role == MODEL_PROJECTOR)
-        return load_projector(m);
+        return load_projector(l);
     if ((r = model_read_params(l)) < 0 || (r = model_read_layers(l)) < 0 || (r = model_place_tensors(l)) < 0)
         return r;
     return read_vocab(l);

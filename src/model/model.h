@@ -103,6 +103,7 @@ struct model {
     uint32_t taps;        /* drafter: target layers that it taps */
     bool own_embeddings;  /* has token_embd; a drafter without takes the target's */
     bool confidence_head; /* dspark */
+    bool vision, audio;  /* projector: what it turns into tokens */
     bool sample_from_anchor; /* dspark: n_max may be block_size, else block_size - 1 */
     bool chat_template;
     const char *tokenizer; /* "gpt2", or "" */

@@ -86,6 +86,7 @@ const char *os_status_text(int status, char out[OS_STATUS_TEXT])
 struct run {
     struct os_proc proc;
     bool group; /* the child leads a process group */
+    bool end_group;
     int in[2];  /* our ends of its outputs, -1 when closed or not wanted */
     struct buf *out[2];
     uint64_t deadline_us; /* 0 none */
@@ -186,6 +187,8 @@ static int run_started(struct run *r, const char *program, uint64_t timeout_ms, 
     int code = follow(r);
     if (code < 0)
         end_by_force(r);
+    else if (r->end_group)
+        os_proc_kill_group(&r->proc);
     int collected = collect(r, &status);
     if (code == -EINTR)
         return err_set(err, code, "interrupted");
@@ -205,7 +208,12 @@ static int run_started(struct run *r, const char *program, uint64_t timeout_ms, 
 
 int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err)
 {
-    struct run r = {.proc = OS_PROC_NONE, .group = s->new_group, .in = {-1, -1}};
+    return os_run_with(s, -1, timeout_ms, out, errout, ret_status, err);
+}
+
+int os_run_with(const struct os_spawn *s, int input, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err)
+{
+    struct run r = {.proc = OS_PROC_NONE, .group = s->new_group, .end_group = s->new_group && s->end_group, .in = {-1, -1}};
     os_autoclose int write_out = -1, write_err = -1;
     struct os_spawn own = *s;
     int code = open_output(&r, 0, out, &write_out);
@@ -214,7 +222,7 @@ int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struc
     if (code < 0) {
         code = err_sys(err, code, "cannot start '%s': no pipe", s->argv[0]);
     } else {
-        own.stdin_fd = -1;
+        own.stdin_fd = input;
         own.stdout_fd = write_out;
         own.stderr_fd = write_err;
         code = os_spawn(&own, &r.proc, err);

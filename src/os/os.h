@@ -129,6 +129,7 @@ struct os_spawn {
     size_t n_keep_fds;
     int death_signal;           /* sent to the child when we die; 0 none. Set after setuid, then it is looked whether we live */
     bool new_group;             /* a process group of its own, so that the terminal's Ctrl-C is ours alone */
+    bool end_group;             /* os_run: what is left of that group when the command has ended is killed */
     bool own_pids;              /* in a namespace of processes of its own, with its own /proc: all that it ever started ends with it. Without root this takes a user namespace too */
     const struct os_bind *binds; /* made read-only, in a private mount namespace */
     size_t n_binds;
@@ -172,6 +173,8 @@ int os_interrupt_fd(void); /* readable when a signal came; -1 outside */
  * Killed after timeout_ms (0 none), with its whole group when new_group: -ETIMEDOUT; or when it is interrupted: -EINTR. Returns 0 with *ret_status otherwise.
  * s's stdin_fd, stdout_fd and stderr_fd are ignored. out and errout may be NULL: /dev/null. */
 int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err) BASE_MUST_USE;
+/* The same with input as its standard input: a file, or a memfd; the caller's. */
+int os_run_with(const struct os_spawn *s, int input, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err) BASE_MUST_USE;
 
 /* The pidfd of a process that is not our child; -ESRCH. */
 int os_pidfd_open(pid_t pid) BASE_MUST_USE;

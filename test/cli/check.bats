@@ -5,6 +5,11 @@
 
 load common
 
+# Columns and wrapped lines as one line.
+flat() {
+	tr -s ' \n' ' ' <<<"$1"
+}
+
 @test "every broken fleet file: exit 2, FILE:LINE:COLUMN: the message, nothing on stdout" {
 	n=0
 	for f in test/fleet/bad/*.yaml; do
@@ -43,8 +48,11 @@ load common
 	[ "$status" -eq 0 ]
 	[[ $output == *"ok"*"file"*"fleet demo"* ]]
 	[[ $output == *"ok"*"payload"*"model tiny"* ]]
-	[[ $output == *"unproven"*"runtime"*"'berth up' or 'berth runtime add' installs it"* ]]
-	[[ $output == *"ok"*"argv"*"service alpha"* ]]
+	[[ $(flat "$output") == *"unproven runtime runtime llama not installed; 'berth up' or 'berth runtime add' installs it"* ]]
+	[[ $output == *"ok"*"argv"*"2 services"* ]]
+	run_split "$BERTH" check -f examples/demo.yaml --all
+	[[ $output == *"ok"*"argv"*"service alpha"*"ok"*"argv"*"service beta"* ]]
+	[ "$(awk '{if (length($0) > n) n = length($0)} END {print n}' <<<"$output")" -le 80 ]
 }
 
 @test "--json is an array of contracts with stable names" {
@@ -53,8 +61,10 @@ load common
 	python3 - "$output" <<-'EOT'
 		import json, sys
 		rows = json.loads(sys.argv[1])
-		assert all(set(r) == {"contract", "subject", "verdict", "text"} for r in rows), rows
+		assert all(set(r) == {"contract", "subject", "verdict", "text", "where", "why", "fix"} for r in rows), rows
 		assert {r["contract"] for r in rows} >= {"file", "payload", "runtime", "argv"}, rows
+		assert {r["verdict"] for r in rows} <= {"ok", "unproven", "does-not-apply"}, rows
+		assert all(r["why"] and not r["fix"] for r in rows), rows
 	EOT
 }
 
@@ -62,8 +72,8 @@ load common
 	sed "s|file:../assets/tiny|file:$scratch|" examples/demo.yaml >"$scratch/fleet.yaml"
 	run_split "$BERTH" check -f "$scratch/fleet.yaml"
 	[ "$status" -eq 1 ]
-	[[ $output == *"broken"*"payload"*"model tiny"*"$scratch/berth-tiny"* ]]
-	[[ $errors == *"contracts of fleet 'demo' are broken" ]]
+	[[ $output == *"BROKEN"*"payload"*"model tiny"*"see below"*"payload: model tiny"*"what"*"$scratch/berth-tiny"*"where"*"$scratch/fleet.yaml:15"*"why"*"fix"* ]]
+	[ "$errors" = "berth check: 1 of 28 contracts of fleet 'demo' is broken" ] || { echo "$errors"; false; }
 }
 
 @test "what no service of this machine uses is not asked for, beside an engine without a model" {
@@ -85,8 +95,26 @@ load common
 		  b: {host: far, runtime: theirs, model: m, port: 7771}
 	EOT
 	run_split "$BERTH" check -f "$scratch/fleet.yaml"
-	[[ $output == *"ok"*"runtime"*"runtime spare"*"no service uses it"* ]]
-	[[ $output == *"unproven"*"runtime"*"runtime theirs"*"used on other hosts only"* ]]
-	[[ $output == *"ok"*"payload"*"model spare"*"no service uses it"* ]]
-	[[ $output == *"unproven"*"payload"*"model m"*"used on other hosts only"* ]]
+	output=$(flat "$output")
+	[[ $output == *"- runtime runtime spare no service uses it"* ]]
+	[[ $output == *"unproven runtime runtime theirs used on other hosts only"* ]]
+	[[ $output == *"- payload model spare no service uses it"* ]]
+	[[ $output == *"unproven payload model m used on other hosts only"* ]]
+}
+
+@test "--list names every contract and how it is proven, also without a fleet; a contract by name alone; a name that is none" {
+	cd "$scratch"
+	run_split "$BERTH" check --list
+	[ "$status" -eq 0 ]
+	[[ $output == *"limits "*"what clients are told fits into a slot"* ]]
+	[ "$(awk '{if (length($0) > n) n = length($0)} END {print n}' <<<"$output")" -le 80 ]
+	run_split "$BERTH" check --list --json
+	python3 -c 'import json, sys; rows = json.loads(sys.argv[1]); assert len(rows) == 28 and all(set(r) == {"contract", "says", "how", "why", "fix"} and all(r.values()) for r in rows), rows' "$output"
+	cd - >/dev/null
+	run_split "$BERTH" check ports reach -f examples/demo.yaml --json
+	[ "$status" -eq 0 ]
+	[ "$(python3 -c 'import json, sys; print(*dict.fromkeys(r["contract"] for r in json.loads(sys.argv[1])))' "$output")" = "ports reach" ]
+	run_split "$BERTH" check prots -f examples/demo.yaml
+	[ "$status" -eq 2 ]
+	[[ $errors == *"there is no contract 'prots'; did you mean 'ports'?"* ]]
 }

@@ -29,6 +29,7 @@ load common
 	sed -n '/^```yaml$/,/^```$/p' README.md | grep -v '^```' >"$scratch/fleet.yaml"
 	run_split "$BERTH" check -f "$scratch/fleet.yaml"
 	[ "$status" -eq 1 ]
+	output=$(tr -s ' \n' ' ' <<<"$output")
 	[[ $output == *"'berth pull "*"' fetches it to "* ]]
 	[[ $output == *"$BERTH_STATE/store/payloads/"*"Qwen3-8B-Q4_K_M.gguf"* ]]
 }
