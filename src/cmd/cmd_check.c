@@ -316,6 +316,9 @@ static int run_check(const struct cmd *c, int argc, char **argv)
     int code = CMD_OK;
     if (!cmd_parse(c, argc, argv, 0, CMD_WORDS_MAX, &a, &code))
         return code;
+    for (size_t i = 0; i < a.n_words; i++)
+        if (str_ends(str_of(a.words[i]), STR(".yaml")) || str_ends(str_of(a.words[i]), STR(".yml")))
+            return cmd_usage(c, "takes no word '%.60s'; did you mean '-f %.60s'?", a.words[i], a.words[i]);
     /* the table needs no fleet; with one its own contracts are listed too */
     bool list = cmd_given(c, &a, "list");
     if (list && !cmd_given(c, &a, "file") && access("fleet.yaml", F_OK) < 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * berth render: what berth writes for other programs, without installing it.
+ * berth render: what berth writes for other programs: units of services, without installing them; files of clients (render_clients.c).
  */
-#include "cmd_int.h"
+#include "render_int.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -126,8 +126,19 @@ static int run_render(const struct cmd *c, int argc, char **argv)
     int code = CMD_OK;
     if (!cmd_parse(c, argc, argv, 1, CMD_WORDS_MAX, &a, &code))
         return code;
-    if (!str_eq_c(str_of(a.words[0]), "units"))
-        return cmd_usage(c, "cannot render '%.60s': only 'units'", a.words[0]);
+    bool clients = str_eq_c(str_of(a.words[0]), "clients");
+    if (!clients && !str_eq_c(str_of(a.words[0]), "units"))
+        return cmd_usage(c, "cannot render '%.60s': only 'units' and 'clients'", a.words[0]);
+    if (clients && cmd_given(c, &a, "verify"))
+        return cmd_usage(c, "--verify is for units; 'berth check' proves files of clients");
+    if (!clients && (cmd_given(c, &a, "write") || cmd_given(c, &a, "replace")))
+        return cmd_usage(c, "--write and --replace are for clients; 'berth deploy' installs units");
+    if (clients && cmd_given(c, &a, "write") && cmd_given(c, &a, "out"))
+        return cmd_usage(c, "--write puts each file where the fleet says, --out into a folder: say one");
+    if (clients && cmd_given(c, &a, "replace") && !cmd_given(c, &a, "write"))
+        return cmd_usage(c, "--replace goes with --write");
+    if (clients)
+        return render_clients(c, &a);
     if (cmd_given(c, &a, "verify") && !cmd_given(c, &a, "out"))
         return cmd_usage(c, "--verify needs --out: what is verified are files");
     return cmd_on_fleet(c, &a, render);
@@ -135,13 +146,16 @@ static int run_render(const struct cmd *c, int argc, char **argv)
 
 const struct cmd cmd_render = {
     .name = "render",
-    .synopsis = "units [SERVICE...] [--out FOLDER [--verify]] [-f FILE]",
-    .summary = "write systemd units or Podman quadlets of services",
-    .description = "Prints the unit of each service that has 'unit: systemd' (a .service file) or 'unit: quadlet' (a .container file with its health check), as it would be on this machine; nothing is installed. The runtime and the model's "
+    .synopsis = "units|clients [NAME...] [--out FOLDER | --write] [-f FILE]",
+    .summary = "write units of services, and the files of clients",
+    .description = "units: prints the unit of each service that has 'unit: systemd' (a .service file) or 'unit: quadlet' (a .container file with its health check), as it would be on this machine; nothing is installed. The runtime and the model's "
                    "folder must be here: a unit names both by their paths.\n\n"
                    "A .service file starts the engine through its own tree's loader, as an account of its own that sees the machine read-only; a card stays visible, kernels that the engine compiles are kept, and it is started again "
-                   "whatever its exit code was. A .container file names its image by digest and uses the machine's network, so that an engine on loopback stays there. Keys that this machine's systemd or Podman does not know are left out.",
-    .examples = "berth render units\nberth render units medium --out units --verify",
-    .options = {CMD_OPTION_FILE, {'o', "out", "FOLDER", "write files into FOLDER instead of printing"}, {0, "verify", NULL, "have systemd-analyze or Podman's generator read them"}},
+                   "whatever its exit code was. A .container file names its image by digest and uses the machine's network, so that an engine on loopback stays there. Keys that this machine's systemd or Podman does not know are left out.\n\n"
+                   "clients: prints the file of each client that the fleet declares, for opencode, Continue, Aider, LiteLLM or as JSON: address, endpoints, what one slot holds, the longest answer, images and sound, efforts of reasoning. "
+                   "--write puts it where the fleet says; a file that is there and differs is only taken away with --replace. No key is written, only the name of the variable that holds it.",
+    .examples = "berth render units\nberth render units medium --out units --verify\nberth render clients\nberth render clients laptop --write",
+    .options = {CMD_OPTION_FILE, {'o', "out", "FOLDER", "write files into FOLDER instead of printing"}, {0, "verify", NULL, "have systemd-analyze or Podman's generator read the units"},
+                {0, "write", NULL, "write files of clients where the fleet says"}, {0, "replace", NULL, "with --write: also over files that differ"}, {0, "headers", "FOLDER", "take models' headers from FOLDER, for files of clients"}},
     .run = run_render,
 };

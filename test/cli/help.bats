@@ -104,9 +104,9 @@ load common
 	run_split "$BERTH" check --json=yes
 	[ "$status" -eq 2 ]
 	[ "$errors" = "berth check: option '--json' takes no value; see 'berth check -h'" ]
-	run_split "$BERTH" check now
+	run_split "$BERTH" reload now
 	[ "$status" -eq 2 ]
-	[ "$errors" = "berth check: takes no words: 'now'; see 'berth check -h'" ]
+	[ "$errors" = "berth reload: takes no words: 'now'; see 'berth reload -h'" ]
 	run_split "$BERTH" check big.yaml
 	[ "$status" -eq 2 ]
 	[ "$errors" = "berth check: takes no word 'big.yaml'; did you mean '-f big.yaml'?; see 'berth check -h'" ]
@@ -119,9 +119,9 @@ load common
 		[ "$status" -eq 2 ]
 		[[ $errors == *"/nowhere/x.yaml"* ]]
 	done
-	run_split "$BERTH" check -- -f
+	run_split "$BERTH" reload -- -f
 	[ "$status" -eq 2 ]
-	[ "$errors" = "berth check: takes no words: '-f'; see 'berth check -h'" ]
+	[ "$errors" = "berth reload: takes no words: '-f'; see 'berth reload -h'" ]
 }
 
 @test "a closed stdout is an exit code, not a crash" {

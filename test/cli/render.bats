@@ -40,3 +40,67 @@ YAML
 	[ "$status" -eq 2 ]
 	[[ $output == *"cannot render 'dashboards'"* ]]
 }
+
+clients() {
+	cat >"$scratch/fleet.yaml" <<YAML
+version: 1
+name: home
+runtimes:
+  llama: {engine: llama.cpp, source: system}
+models:
+  tiny: {source: "file:$PWD/assets/tiny", weights: berth-tiny-f16.gguf, reasoning: {low: low, high: xhigh}}
+services:
+  a: {runtime: llama, model: tiny, port: 7770, context: 2048, slots: 2}
+clients:
+  oc: {format: opencode, file: c/oc.json, key-env: BERTH_KEY}
+  co: {format: continue, file: c/co.yaml}
+  ai: {format: aider, file: c/ai.json}
+  li: {format: litellm, file: c/li.yaml, output: 200, compact: 50}
+  js: {format: json, file: c/js.json}
+YAML
+}
+
+@test "files of clients: the window is one slot's, the answer is what shortening leaves, keys are named and never written" {
+	clients
+	run_split "$BERTH" render clients --write -f "$scratch/fleet.yaml"
+	[ "$status" -eq 0 ] || { echo "$errors"; false; }
+	python3 - "$scratch/c" <<-'EOT'
+		import json, sys
+		d = sys.argv[1]
+		p = json.load(open(d + "/oc.json"))["provider"]["home"]
+		assert p["options"] == {"baseURL": "http://127.0.0.1:8080/v1", "apiKey": "{env:BERTH_KEY}"}, p
+		m = p["models"]["a"]
+		assert m["limit"] == {"context": 1024, "output": 308}, m
+		assert m["modalities"]["input"] == ["text"] and m["variants"]["high"] == {"reasoningEffort": "xhigh"}, m
+		a = json.load(open(d + "/ai.json"))["openai/a"]
+		assert (a["max_input_tokens"], a["max_output_tokens"]) == (716, 308), a
+		j = json.load(open(d + "/js.json"))
+		assert j["models"]["a"]["compact_at"] == 716 and j["key_env"] is None, j
+	EOT
+	grep -q 'contextLength: 1024' "$scratch/c/co.yaml"
+	grep -q 'max_input_tokens: 824' "$scratch/c/li.yaml"
+	run_split "$BERTH" check clients limits modalities reasoning -f "$scratch/fleet.yaml"
+	[ "$status" -eq 0 ] || { echo "$output"; false; }
+}
+
+@test "a client's file that differs is only replaced when that is asked for; one alone can be redirected" {
+	clients
+	"$BERTH" render clients oc -f "$scratch/fleet.yaml" >"$scratch/oc.json"
+	python3 -m json.tool "$scratch/oc.json" >/dev/null
+	mkdir "$scratch/c"
+	echo mine >"$scratch/c/oc.json"
+	run_split "$BERTH" render clients oc --write -f "$scratch/fleet.yaml"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"oc.json' is there and differs"* ]]
+	[ "$(cat "$scratch/c/oc.json")" = mine ]
+	run_split "$BERTH" render clients oc --write --replace -f "$scratch/fleet.yaml"
+	[ "$status" -eq 0 ]
+	cmp "$scratch/c/oc.json" "$scratch/oc.json"
+	run_split "$BERTH" render clients nobody -f "$scratch/fleet.yaml"
+	[ "$status" -eq 2 ]
+	[[ $errors == *"no client 'nobody'"* ]]
+	sed -i 's/output: 200, compact: 50/output: 600/' "$scratch/fleet.yaml"
+	run_split "$BERTH" render clients li -f "$scratch/fleet.yaml"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"an answer of 600 tokens does not fit behind 70 % of the 1024 that a slot of 'a' holds; at most 308 do"* ]]
+}
