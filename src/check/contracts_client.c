@@ -35,7 +35,7 @@ uint64_t check_window(const struct check_plan *p, const struct fleet_endpoint *e
     return least == UINT64_MAX ? 0 : least;
 }
 
-/* What every service of an endpoint takes, and the efforts that all of them know. */
+/* What every service of an endpoint takes. */
 static int senses_of(struct check_plan *p, const struct fleet_endpoint *e, struct client_model *m, struct err *err)
 {
     m->image = m->audio = true;
@@ -48,17 +48,45 @@ static int senses_of(struct check_plan *p, const struct fleet_endpoint *e, struc
         /* a projector that is not here (another host's, not fetched yet) is one for images, as most are */
         m->image = m->image && found && (!found->model || found->model->vision);
         m->audio = m->audio && found && found->model && found->model->audio;
-        if (i == 0 && fm) {
-            m->efforts = fm->efforts;
-            m->n_efforts = fm->n_efforts;
-        } else if (!fm || fm->efforts != m->efforts) {
-            m->n_efforts = 0; /* models that differ have no words in common that could be relied on */
-        }
     }
     return 0;
 }
 
-static int tell(struct check_plan *p, const struct fleet_client *c, const struct fleet_endpoint *e, struct client_model *m, struct err *err)
+/* Whether every service of an endpoint takes the word: one that says what it serves is held to that, else its model's words count. */
+static bool takes_effort(const struct fleet_endpoint *e, struct str word)
+{
+    for (size_t i = 0; i < e->n_services; i++) {
+        const struct fleet_service *s = e->services[i];
+        bool known = false;
+        for (size_t k = 0; k < s->serves.n_efforts && !known; k++)
+            known = str_eq_c(word, s->serves.efforts[k]);
+        for (size_t k = 0; s->serves.n_efforts == 0 && s->model && k < s->model->n_efforts && !known; k++)
+            known = str_eq_c(word, s->model->efforts[k].sent);
+        if (!known)
+            return false;
+    }
+    return e->n_services > 0;
+}
+
+/* What a client may ask for: the words of the first service that all others take too. */
+static int efforts_of(const struct fleet_endpoint *e, struct arena *a, struct client_model *m, struct err *err)
+{
+    const struct fleet_service *s = e->services[0];
+    const struct fleet_model *fm = s->model;
+    size_t n = fm && fm->n_efforts ? fm->n_efforts : s->serves.n_efforts;
+    struct fleet_effort *list = arena_alloc(a, n ? n : 1, sizeof *list);
+    if (!list)
+        return err_nomem(err);
+    for (size_t i = 0; i < n; i++) {
+        struct fleet_effort one = fm && fm->n_efforts ? fm->efforts[i] : (struct fleet_effort){s->serves.efforts[i], s->serves.efforts[i]};
+        if (takes_effort(e, str_of(one.sent)))
+            list[m->n_efforts++] = one;
+    }
+    m->efforts = list;
+    return 0;
+}
+
+static int tell(struct check_plan *p, const struct fleet_client *c, const struct fleet_endpoint *e, struct arena *a, struct client_model *m, struct err *err)
 {
     *m = (struct client_model){.name = e->name, .window = check_window(p, e)};
     if (!m->window)
@@ -70,7 +98,8 @@ static int tell(struct check_plan *p, const struct fleet_client *c, const struct
     if (room == 0)
         return err_set(err, -EINVAL, "client '%s' shortens at %u %% and leaves nothing for an answer; lower 'compact'", c->name, c->compact);
     m->output = c->output ? c->output : room;
-    return senses_of(p, e, m, err);
+    int r = senses_of(p, e, m, err);
+    return r < 0 ? r : efforts_of(e, a, m, err);
 }
 
 int check_client_plan(const struct check_plan *p, const struct fleet_client *c, struct arena *a, struct client_plan *ret, struct err *err)
@@ -83,7 +112,7 @@ int check_client_plan(const struct check_plan *p, const struct fleet_client *c, 
         return err_nomem(err);
     int r = check_client_url(f, c, a, &out.url, err);
     for (size_t i = 0; r == 0 && i < n; i++)
-        r = tell((struct check_plan *)(uintptr_t)p, c, c->n_endpoints ? c->endpoints[i] : &f->endpoints[i], &models[i], err);
+        r = tell((struct check_plan *)(uintptr_t)p, c, c->n_endpoints ? c->endpoints[i] : &f->endpoints[i], a, &models[i], err);
     if (r == 0)
         *ret = out;
     return r;
@@ -319,17 +348,11 @@ int check_modalities(struct check_run *c)
 
 static const char *effort_wrong(struct check_run *c, const struct fleet_client *cl, const struct client_claim *k, const struct fleet_endpoint *e, bool *ret_told)
 {
-    struct client_model m = {.image = false};
     (void)cl;
-    if (senses_of(c->plan, e, &m, NULL) < 0)
-        return "out of memory";
     for (size_t i = 0; i < k->n_efforts; i++) {
-        bool known = false;
         *ret_told = true;
-        for (size_t n = 0; n < m.n_efforts && !known; n++)
-            known = str_eq_c(k->efforts[i], m.efforts[n].sent);
-        if (!known)
-            return arena_printf(c->a, "'" STR_FMT "' may send the effort '" STR_FMT "', which 'reasoning' of its model does not have", STR_ARG(k->name), STR_ARG(k->efforts[i]));
+        if (!takes_effort(e, k->efforts[i]))
+            return arena_printf(c->a, "'" STR_FMT "' may send the effort '" STR_FMT "', which neither 'serves' of every service nor 'reasoning' of its model has", STR_ARG(k->name), STR_ARG(k->efforts[i]));
     }
     return NULL;
 }
