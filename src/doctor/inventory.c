@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#define MEASUREMENTS_MAX 1000 /* that are looked at, newest first */
+
 /* Figures in a fleet file are rounded by a person. */
 static bool differs(uint64_t a, uint64_t b, unsigned per_cent)
 {
@@ -89,11 +91,77 @@ static void judge_declared(struct doctor *d, const struct fleet_device *f)
         doctor_say(d, DOCTOR_OK, "inventory", f->name, "", "", "as declared, at %s", dev->pci);
 }
 
+/* ---- measurements ------------------------------------------------------------------------------------------------------- */
+
+struct stale {
+    const struct hw *hw;
+    unsigned all, n;
+    char then[HW_IDENTITY]; /* of the newest that does not count */
+};
+
+static bool is_here(const struct hw *h, struct str identity)
+{
+    char now[HW_IDENTITY];
+    for (size_t i = 0; i < h->n_devices; i++)
+        if (str_eq_c(identity, hw_identity(&h->devices[i], now)))
+            return true;
+    return false;
+}
+
+/* "ROCm0 0000:03:00.0 1002:7551 gen5x16 ...; ROCm1 ...; host cpu ...": identities as they were. Emulated devices have no address. */
+static int compare(void *ctx, const struct ledger_row *row, struct err *err)
+{
+    struct stale *s = ctx;
+    struct str rest = str_of(row->hardware);
+    bool any = false, other = false;
+    (void)err;
+    while (rest.ptr) {
+        struct str part = str_trim(str_split(&rest, ';'));
+        if (str_starts(part, STR("host ")))
+            continue;
+        (void)str_split(&part, ' ');
+        if (part.len < 13 || part.ptr[4] != ':' || part.ptr[7] != ':')
+            continue;
+        any = true;
+        if (is_here(s->hw, part))
+            continue;
+        if (!other && !*s->then)
+            snprintf(s->then, sizeof s->then, STR_FMT, STR_ARG(part));
+        other = true;
+    }
+    s->all += any;
+    s->n += other;
+    return 0;
+}
+
+static void judge_ledger(struct doctor *d)
+{
+    struct stale s = {.hw = &d->r->hw};
+    const struct ledger_query q = {.most = MEASUREMENTS_MAX};
+    char now[HW_IDENTITY];
+    int at = -1;
+    struct err err;
+    if (!d->o->ledger)
+        return;
+    if (ledger_find(d->o->ledger, &q, compare, &s, &err) < 0) {
+        doctor_say(d, DOCTOR_WARN, "inventory", "ledger", "predictions go without measurements", "move the file away, and measure again", "the ledger cannot be read: %s", doctor_text(d, "%s", err.text));
+        return;
+    }
+    if (s.n == 0)
+        return;
+    s.then[12] = '\0'; /* its address */
+    at = hw_find_pci(&d->r->hw, s.then);
+    s.then[12] = ' ';
+    doctor_say(d, DOCTOR_NOTE, "inventory", "ledger", "a card that moved, another driver or another way make a measurement stale: predictions go without it", "berth fit --measure, once the machine is as it is to stay",
+               "%u of the last %u measurements are of other hardware: then %s, now %s", s.n, s.all, s.then, at >= 0 ? hw_identity(&d->r->hw.devices[at], now) : "no card is there");
+}
+
 void inventory_judge(struct doctor *d)
 {
     const struct fleet_host *host = d->o->host;
     const struct hw_host *found = &d->r->hw.host;
     char a[UNITS_TEXT], b[UNITS_TEXT];
+    judge_ledger(d);
     if (!host)
         return;
     for (size_t i = 0; i < host->n_devices; i++)

@@ -331,6 +331,32 @@ static void proofs(void **state)
     ledger_free(l);
 }
 
+static void measurements_of_other_hardware(void **state)
+{
+    (void)state;
+    struct ledger *l = NULL;
+    char path[128];
+    unpack("two-r9700");
+    snprintf(path, sizeof path, "%s/ledger.db", folder);
+    assert_int_equal(ledger_open(path, &l, NULL), 0);
+    static const char *const rows[] = {
+        "ROCm1 0000:03:00.0 1002:7551 gen5x16 amdgpu-6.16.3 31.86 GiB; ROCm0 0000:07:00.0 1002:7551 gen4x4 amdgpu-6.16.3 31.86 GiB; host cpu avx2 32 threads",
+        "host cpu avx2 32 threads",
+        "emulated",
+        "",
+    };
+    for (size_t i = 0; i < BASE_COUNT(rows); i++)
+        assert_int_equal(ledger_add(l, &(struct ledger_row){.kind = "compute", .service = "", .build = "", .model = "", .shape = "", .hardware = rows[i]}, NULL, NULL), 0);
+    struct doctor_report *r = look_with(NULL, l);
+    assert_null(find(r, "inventory", "ledger", ""));
+    doctor_free(r);
+    assert_int_equal(ledger_add(l, &(struct ledger_row){.kind = "observed", .service = "", .build = "", .model = "", .shape = "", .hardware = "ROCm0 0000:07:00.0 1002:7551 gen4x16 amdgpu-6.12.1 31.86 GiB; host cpu avx2 32 threads"}, NULL, NULL), 0);
+    r = look_with(NULL, l);
+    has(r, DOCTOR_NOTE, "inventory", "ledger", "1 of the last 2 measurements are of other hardware: then 0000:07:00.0 1002:7551 gen4x16 amdgpu-6.12.1 31.86 GiB, now 0000:07:00.0 1002:7551 gen4x4 amdgpu-6.16.3 31.86 GiB");
+    doctor_free(r);
+    ledger_free(l);
+}
+
 #define RANKS "# nThread 1 nGpus 2 minBytes 8388608 maxBytes 134217728 step: 4(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n"
 #define FIGURES "#       size         count      type   redop    root     time   algbw   busbw #wrong\n     8388608       2097152     float     sum      -1   1300.1    6.45    6.45      0\n"
 
@@ -370,7 +396,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(behind_the_chipset), CASE(several_cards_behind_an_iommu), CASE(a_riser), CASE(a_riser_at_rest), CASE(no_atomics), CASE(a_shared_pool), CASE(a_pool_of_half_the_ram), CASE(a_card_that_fell_off), CASE(a_virtual_machine),
-        CASE(drivers), CASE(as_declared), CASE(drift), CASE(proofs), cmocka_unit_test(what_a_test_printed),
+        CASE(drivers), CASE(as_declared), CASE(drift), CASE(proofs), CASE(measurements_of_other_hardware), cmocka_unit_test(what_a_test_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
