@@ -145,19 +145,29 @@ static void read_hop(const struct pcilib *p, struct hw_hop *h)
     h->target_gen = hw_link_bytes_s(target, 1) ? target : 0;
 }
 
+/* What libpci is at lives in the caller: a local of the function that calls setjmp would be lost by the jump back. */
+static bool read_all(struct pcilib *p, const struct hw_reader *r, struct hw_way *ways, size_t n)
+{
+    if (setjmp(back) != 0 || !begin(p, r))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < ways[i].n; k++)
+            read_hop(p, &ways[i].hops[k]);
+    return true;
+}
+
+static void end(struct pcilib *p)
+{
+    if (p->access && setjmp(back) == 0)
+        p->cleanup(p->access);
+    if (p->so)
+        dlclose(p->so);
+}
+
 bool pcilib_read(const struct hw_reader *r, struct hw_way *ways, size_t n)
 {
     struct pcilib p = {.so = NULL};
-    volatile bool ok = false;
-    if (setjmp(back) == 0 && begin(&p, r)) {
-        for (size_t i = 0; i < n; i++)
-            for (size_t k = 0; k < ways[i].n; k++)
-                read_hop(&p, &ways[i].hops[k]);
-        ok = true;
-    }
-    if (p.access && setjmp(back) == 0)
-        p.cleanup(p.access);
-    if (p.so)
-        dlclose(p.so);
+    bool ok = read_all(&p, r, ways, n);
+    end(&p);
     return ok;
 }
