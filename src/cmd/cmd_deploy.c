@@ -61,6 +61,34 @@ int deploy_rollback_path(const struct deploy_request *q, const struct os_dirs *d
     return r;
 }
 
+/* ---- the router ------------------------------------------------------------------------------------------------- */
+
+static const struct fleet_host *router_host(const struct fleet *f)
+{
+    return f->router.host && f->router.host->ssh ? f->router.host : NULL;
+}
+
+/* On another machine berth's copy there does it; its answer is a line. */
+static int tell_there(struct tour *t, const struct fleet_host *h, enum deploy_word what, const char *service, struct err *err)
+{
+    const char *const words[] = {"_router", deploy_word_text(what), service, NULL};
+    base_autobuf struct buf out = BUF_INIT(65536);
+    uint64_t code = 0;
+    int status = 0, r = deploy_remote(t->fleet, h, t->dirs, words, NULL, &out, &status, err);
+    struct str text = buf_str(&out), first = str_split(&text, ' ');
+    if (r == 0 && (str_to_u64(first, &code) < 0 || code > 4095))
+        r = err_set(err, -EIO, "berth on host '%s' said why above", h->name);
+    return r < 0 || code == 0 ? r : err_set(err, -(int)code, STR_FMT, STR_ARG(str_trim(text)));
+}
+
+static int tell_router(void *ctx, enum deploy_word what, const char *service, struct err *err)
+{
+    struct tour *t = ctx;
+    const struct deploy_router_here here = {t->dirs, t->fleet, &t->sink};
+    const struct fleet_host *h = router_host(t->fleet);
+    return h ? tell_there(t, h, what, service, err) : deploy_router_here((void *)(uintptr_t)&here, what, service, err);
+}
+
 /* ---- one host --------------------------------------------------------------------------------------------------- */
 
 static bool proves_collectives(const struct tour *t)
@@ -70,7 +98,8 @@ static bool proves_collectives(const struct tour *t)
 
 static int on_this_machine(struct tour *t, const struct fleet_host *h, struct buf *out, struct err *err)
 {
-    struct deploy_request q = {.fleet_path = t->fleet->file, .host = h->name, .who = t->who, .only_plan = strcmp(t->verb, "plan") == 0, .prove_collectives = proves_collectives(t)};
+    const struct deploy_router router = {tell_router, t};
+    struct deploy_request q = {.fleet_path = t->fleet->file, .host = h->name, .who = t->who, .only_plan = strcmp(t->verb, "plan") == 0, .prove_collectives = proves_collectives(t), .router = &router};
     base_autobuf struct buf back = BUF_INIT(8192);
     int r = 0;
     if (strcmp(t->verb, "rollback") == 0) {
@@ -82,8 +111,9 @@ static int on_this_machine(struct tour *t, const struct fleet_host *h, struct bu
 
 static int on_another(struct tour *t, const struct fleet_host *h, struct buf *out, struct err *err)
 {
-    const char *const words[] = {"_apply", t->verb, "--host", h->name, "--who", t->who, proves_collectives(t) ? "--prove-collectives" : NULL, NULL};
-    int status = 0, r = deploy_remote(t->fleet, h, t->dirs, words, &t->sink, out, &status, err);
+    const char *const words[] = {"_apply", t->verb, "--host", h->name, "--who", t->who, "--router", router_host(t->fleet) == h ? "here" : "relay", proves_collectives(t) ? "--prove-collectives" : NULL, NULL};
+    const struct deploy_router router = {tell_router, t};
+    int status = 0, r = deploy_remote_told(t->fleet, h, t->dirs, words, &t->sink, &router, out, &status, err);
     if (r == 0 && out->len == 0)
         r = err_set(err, -EIO, WIFEXITED(status) && WEXITSTATUS(status) == 255 ? "the connection broke; what was begun there goes on: 'berth plan %s' tells how far it is" : "berth there said why above", h->name);
     return r;

@@ -62,6 +62,7 @@ extern const struct cmd cmd_help;
 extern const struct cmd cmd_route_worker;
 extern const struct cmd cmd_apply;
 extern const struct cmd cmd_drain;
+extern const struct cmd cmd_router;
 
 /* Parsed command line. */
 struct cmd_args {

@@ -26,18 +26,18 @@ static int run_route(const struct cmd *c, int argc, char **argv)
         return cmd_usage(c, "--json goes with 'explain ID'");
     char program[PATH_MAX];
     const char *file = cmd_value(c, &a, "file");
-    struct up_options o = {.fleet_path = file ? file : "fleet.yaml", .program = cmd_own_program(program), .router_only = true};
+    struct up_options o = {.fleet_path = file ? file : "fleet.yaml", .program = cmd_own_program(program), .router_only = true, .host = cmd_value(c, &a, "host")};
     return up_main(&o);
 }
 
 const struct cmd cmd_route = {
     .name = "route",
-    .synopsis = "[explain ID [--json]] [-f FILE]",
+    .synopsis = "[--host HOST] [explain ID [--json]] [-f FILE]",
     .summary = "serve the router alone; explain a request",
     .description = "Serves the fleet's router without starting any service: for engines that something else starts. A service that cannot be reached is passed over. Ctrl-C or SIGTERM lets requests under way finish, at most 30 s.\n\n"
                    "route explain ID tells of one request of a fleet that is up, by the number in its answer's field X-Berth-Request-Id: which replicas could have had it, with the prompt tokens that were expected in the cache of each, how long each would have been waited for and how soon it would have read the prompt; which one was chosen and why; what really happened; and the regret: how much sooner the best of the others would have been. The last 512 requests are remembered.",
     .examples = "berth route -f fleet.yaml\nberth route explain 1041",
-    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON},
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "host", "HOST", "the host that this machine is, in a file that came from another"}},
     .run = run_route,
 };
 

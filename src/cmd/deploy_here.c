@@ -25,7 +25,7 @@ static void items(struct json_out *o, const struct deploy_plan *p)
     json_out_end(o);
 }
 
-/* A runtime of Debian's packages is made from what came along; what cannot be made so is left for the error that names it. */
+/* A runtime of Debian's packages is made from what came along, one that the machine has itself from that; what cannot be made so is left for the error that names it. */
 static void make_runtimes(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink)
 {
     struct fleet_options options = engine_fleet_options();
@@ -37,7 +37,7 @@ static void make_runtimes(const struct deploy_request *q, const struct os_dirs *
             const struct fleet_service *v = &f->services[i];
             const struct store_add_options o = {.offline = true, .sink = sink};
             struct store_runtime r = {0};
-            if (v->host->ssh || v->unit != FLEET_SYSTEMD || v->runtime->source != FLEET_SOURCE_DEBIAN || store_runtime_find(s, v->runtime, &r, NULL) == 0) {
+            if (v->host->ssh || v->unit != FLEET_SYSTEMD || (v->runtime->source != FLEET_SOURCE_DEBIAN && v->runtime->source != FLEET_SOURCE_SYSTEM) || store_runtime_find(s, v->runtime, &r, NULL) == 0) {
                 store_runtime_release(&r);
                 continue;
             }
@@ -62,7 +62,7 @@ static int act(const struct deploy_request *q, struct deploy *d, struct deploy_p
 
 int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, struct buf *ret)
 {
-    const struct deploy_options o = {.fleet_path = q->fleet_path, .host = q->host, .who = q->who, .only_plan = q->only_plan, .prove_collectives = q->prove_collectives, .sink = sink};
+    const struct deploy_options o = {.fleet_path = q->fleet_path, .host = q->host, .who = q->who, .only_plan = q->only_plan, .prove_collectives = q->prove_collectives, .sink = sink, .router = q->router};
     struct deploy *d = NULL;
     struct deploy_plan plan = {0};
     struct deploy_outcome out = {0};
@@ -103,6 +103,27 @@ static void say(void *ctx, enum event_level level, const char *subject, const ch
         (void)fprintf(stderr, "%s%s: %s: %s\n", (const char *)ctx, level == EVENT_ERROR ? " error" : level == EVENT_WARN ? " warning" : "", subject, text);
 }
 
+/* The fleet's router, for the deploy: it is up here, only whoever sent for us can reach it, or nobody is told. f is the caller's to free. */
+struct told {
+    struct deploy_router router;
+    struct deploy_router_here here;
+    struct fleet *f;
+};
+
+static int find_router(struct told *t, const char *where, const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, struct err *err)
+{
+    struct fleet_options options = engine_fleet_options();
+    options.here = q->host;
+    if (where && strcmp(where, "relay") == 0)
+        t->router = (struct deploy_router){deploy_router_relay, (void *)(uintptr_t)sink};
+    if (!where || strcmp(where, "here") != 0)
+        return 0;
+    int r = fleet_load(q->fleet_path, &options, &t->f, err);
+    t->here = (struct deploy_router_here){dirs, t->f, sink};
+    t->router = (struct deploy_router){deploy_router_here, &t->here};
+    return r;
+}
+
 static int run_apply(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
@@ -122,22 +143,28 @@ static int run_apply(const struct cmd *c, int argc, char **argv)
         r = deploy_rollback_path(&q, &dirs, &back, &err);
         q.fleet_path = back.ptr;
     }
+    struct told told = {0};
+    if (r == 0)
+        r = find_router(&told, cmd_value(c, &a, "router"), &q, &dirs, &sink, &err);
+    if (told.router.tell)
+        q.router = &told.router;
     if (r < 0)
         code = cmd_fail(CMD_FAILED, &err);
     else if (deploy_here(&q, &dirs, &sink, &text) < 0)
         code = cmd_nomem();
     else
         code = cmd_print(buf_str(&text));
+    fleet_free(told.f);
     os_dirs_release(&dirs);
     return code;
 }
 
 const struct cmd cmd_apply = {
     .name = "_apply",
-    .synopsis = "plan|deploy|rollback [--host HOST] [--who WHO] -f FILE",
+    .synopsis = "plan|deploy|rollback [--host HOST] [--who WHO] [--router here|relay] -f FILE",
     .summary = "deploy on this machine, for berth on another one",
     .description = "What plan, deploy and rollback run on each host. Prints JSON.",
-    .options = {CMD_OPTION_FILE, {0, "host", "HOST", "the host that this machine is"}, {0, "who", "WHO", "for the history"}, {0, "prove-collectives", NULL, "as deploy has it"}},
+    .options = {CMD_OPTION_FILE, {0, "host", "HOST", "the host that this machine is"}, {0, "who", "WHO", "for the history"}, {0, "router", "WHERE", "where the fleet's router is: here, or reached through whoever reads the output (relay)"}, {0, "prove-collectives", NULL, "as deploy has it"}},
     .hidden = true,
     .run = run_apply,
 };

@@ -17,7 +17,18 @@
 struct deploy_request {
     const char *fleet_path, *host, *who;
     bool only_plan, prove_collectives;
+    const struct deploy_router *router;
 };
+
+/* deploy_router.c: the tell of a router that is up here (ctx: struct deploy_router_here), and of one that only the machine which sent for us can reach (ctx: a sink for what is to be said). */
+struct deploy_router_here {
+    const struct os_dirs *dirs;
+    const struct fleet *fleet;
+    const struct event_sink *sink; /* NULL */
+};
+int deploy_router_here(void *ctx, enum deploy_word what, const char *service, struct err *err);
+int deploy_router_relay(void *ctx, enum deploy_word what, const char *service, struct err *err);
+
 /* The JSON of one host, whatever came of it: {"host","items":[{"action","service","unit","path","reason","diff"}],"todo","error"} and, but for a plan, "started","retired","kept","version","rolled_back". -ENOMEM. */
 int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, struct buf *ret) BASE_MUST_USE;
 /* The fleet file of the version before the one in force, of the fleet that q's file names. */

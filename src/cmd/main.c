@@ -39,6 +39,7 @@ const struct cmd *const cmd_table[] = {
     &cmd_resume,
     &cmd_apply,
     &cmd_drain,
+    &cmd_router,
 };
 const size_t cmd_table_len = BASE_COUNT(cmd_table);
 

@@ -49,6 +49,31 @@ static void take_signals(struct sigaction before[3], bool on)
         stop_asked = 0;
 }
 
+/* ---- the router ---------------------------------------------------------------------------------------------------- */
+
+const char *deploy_word_text(enum deploy_word w)
+{
+    static const char *const texts[] = {[DEPLOY_DRAIN] = "drain", [DEPLOY_RESUME] = "resume", [DEPLOY_ASK] = "ask"};
+    return texts[w];
+}
+
+static int tell(struct deploy *d, enum deploy_word what, const char *service, struct err *err)
+{
+    static const char *const failed[] = {[DEPLOY_DRAIN] = "the router does not let go of it", [DEPLOY_RESUME] = "the router does not take it back", [DEPLOY_ASK] = "through the router"};
+    if (!d->router)
+        return 0;
+    int r = d->router->tell(d->router->ctx, what, service, err);
+    return r < 0 && r != -ENOENT ? err_prefix(err, "%s", failed[what]) : 0;
+}
+
+/* Where it must not hold up what is more: a service that is to run again, a file that is to go. */
+static void tell_gently(struct deploy *d, enum deploy_word what, const char *service)
+{
+    struct err why;
+    if (tell(d, what, service, &why) < 0)
+        event_say(d->sink, EVENT_WARN, service, "%s", why.text);
+}
+
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
 static int stop_unit(struct deploy *d, const char *unit, struct err *err)
@@ -168,6 +193,13 @@ static int bring(struct deploy *d, const struct deploy_item *i, const char *stam
     return start_unit(d, i->unit, err) < 0 ? deploy_ended(d, w, "it did not start", err) : deploy_prove(d, w, err);
 }
 
+/* Back among those that clients are sent to, and asked as they ask. */
+static int return_to_clients(struct deploy *d, const struct deploy_item *i, struct err *err)
+{
+    int r = tell(d, DEPLOY_RESUME, i->service, err);
+    return r < 0 ? r : tell(d, DEPLOY_ASK, i->service, err);
+}
+
 static int retire(struct deploy *d, const struct deploy_item *i, const char *stamp, struct err *err)
 {
     event_say(d->sink, EVENT_INFO, i->service, "retire: %s; it is kept in '%s/trash/%s'", i->reason, d->folder, stamp);
@@ -189,6 +221,7 @@ static int retire(struct deploy *d, const struct deploy_item *i, const char *sta
 static int put_back(struct deploy *d, const struct deploy_item *i, struct err *err)
 {
     bool other = i->old_path && i->path && strcmp(i->old_path, i->path) != 0;
+    tell_gently(d, DEPLOY_DRAIN, i->service);
     event_say(d->sink, EVENT_WARN, i->service, "%s", i->old_text ? "the version before is entered again" : "is taken away again");
     int r = stop_unit(d, i->unit, err);
     if (r == 0 && (other || !i->old_text)) {
@@ -232,10 +265,38 @@ static struct deploy *version_before(struct deploy *d)
     return deploy_open(&o, d->dirs, &before, NULL) < 0 ? NULL : before;
 }
 
-/* Undoes items [0, n) in the opposite order. Goes on after a failure: each service that can run again should. */
+static bool answers_for(const struct fleet_endpoint *e, const char *service)
+{
+    for (size_t i = 0; i < e->n_services; i++)
+        if (strcmp(e->services[i]->name, service) == 0)
+            return true;
+    return false;
+}
+
+/* Whether clients of an endpoint would be left with neither. */
+static bool are_replicas(const struct deploy *d, const char *a, const char *b)
+{
+    for (size_t i = 0; i < d->fleet->n_endpoints; i++)
+        if (answers_for(&d->fleet->endpoints[i], a) && answers_for(&d->fleet->endpoints[i], b))
+            return true;
+    return false;
+}
+
+static int undo(struct deploy *d, struct deploy *before, const struct deploy_item *i, struct err *err)
+{
+    int r = put_back(d, i, err);
+    if (r == 0 && i->old_text && i->was_active)
+        r = prove_back(d, before, i, err);
+    if (r == 0 && i->old_text && i->was_active)
+        tell_gently(d, DEPLOY_RESUME, i->service);
+    return r;
+}
+
+/* Undoes items [0, n) in the opposite order. Goes on after a failure: each service that can run again should. But one that came up alone among its replicas stays: what is proven is not given up for what may not come. */
 static int way_back(struct deploy *d, const struct deploy_item *const *touched, size_t n, struct buf *said)
 {
     struct deploy *before = version_before(d);
+    const struct deploy_item *lost = NULL;
     struct err why;
     int bad = 0;
     stop_asked = 0;
@@ -243,12 +304,12 @@ static int way_back(struct deploy *d, const struct deploy_item *const *touched, 
         const struct deploy_item *i = touched[k];
         if (i->action == DEPLOY_PROVE)
             continue;
-        int r = put_back(d, i, &why);
-        if (r == 0 && i->old_text && i->was_active)
-            r = prove_back(d, before, i, &why);
+        bool alone = lost && i->action != DEPLOY_RETIRE && are_replicas(d, i->service, lost->service);
+        int r = alone ? err_set(&why, -EBUSY, "it stays as it was deployed, since '%s' does not run again", lost->service) : undo(d, before, i, &why);
         if (r < 0) {
             buf_addf(said, "%s'%s' is not as it was: %s", said->len ? "; " : "", i->service, why.text);
             bad = r;
+            lost = lost ? lost : i;
         }
     }
     deploy_free(before);
@@ -280,6 +341,24 @@ static void stamp_now(char out[32])
     out[n] = '\0';
 }
 
+/* One item, once the router has let go of what runs: before that nothing of it is touched. */
+static int do_item(struct deploy *d, const struct deploy_item *item, const char *stamp, const struct deploy_item **touched, size_t *n, struct err *err)
+{
+    bool retiring = item->action == DEPLOY_RETIRE;
+    int r = retiring || !item->was_active || item->action == DEPLOY_PROVE ? 0 : tell(d, DEPLOY_DRAIN, item->service, err);
+    if (r < 0) {
+        tell_gently(d, DEPLOY_RESUME, item->service);
+        return r;
+    }
+    if (retiring)
+        tell_gently(d, DEPLOY_DRAIN, item->service);
+    touched[(*n)++] = item;
+    r = retiring ? retire(d, item, stamp, err) : bring(d, item, stamp, err);
+    if (r == 0 && !retiring)
+        r = return_to_clients(d, item, err);
+    return r == 0 && stop_asked ? err_set(err, -EINTR, "interrupted") : r;
+}
+
 static int forth(struct deploy *d, const struct deploy_plan *p, const struct deploy_item **touched, size_t *n, struct deploy_outcome *out, struct err *err)
 {
     char stamp[32];
@@ -290,10 +369,7 @@ static int forth(struct deploy *d, const struct deploy_plan *p, const struct dep
             const struct deploy_item *item = &p->items[i];
             if (item->action == DEPLOY_KEEP || (item->action == DEPLOY_RETIRE) != (retiring == 1))
                 continue;
-            touched[(*n)++] = item;
-            r = retiring ? retire(d, item, stamp, err) : bring(d, item, stamp, err);
-            if (r == 0 && stop_asked)
-                r = err_set(err, -EINTR, "interrupted");
+            r = do_item(d, item, stamp, touched, n, err);
             if (r < 0)
                 err_prefix(err, "%s '%s'", deploy_action_text(item->action), item->service);
             else if (retiring)
@@ -320,7 +396,7 @@ static int turn_around(struct deploy *d, const struct deploy_item *const *touche
     int code = err->code;
     event_say(d->sink, EVENT_ERROR, d->host->name, "%s", err->text);
     out->rolled_back = way_back(d, touched, n, &said) == 0;
-    buf_addf(&both, "%s; %s", err->text, out->rolled_back ? (had_any(touched, n) ? "what was there before runs again" : "nothing of it is left") : said.ptr ? said.ptr : "the way back failed");
+    buf_addf(&both, "%s; %s", err->text, out->rolled_back ? (n == 0 ? "nothing was touched" : had_any(touched, n) ? "what was there before runs again" : "nothing of it is left") : said.ptr ? said.ptr : "the way back failed");
     note(d, "failed", buf_status(&both) < 0 ? err->text : both.ptr);
     return buf_status(&both) < 0 ? code : err_set(err, code, "%s", both.ptr);
 }

@@ -89,7 +89,7 @@ static int want(struct deploy *d, const struct fleet_service *s, bool only_plan,
     int r = name_files(d, w, err);
     if (r == 0 && w->form == UNIT_SERVICE)
         r = store_runtime_find(d->store, s->runtime, &w->runtime, err);
-    if (r == -ENOENT && only_plan && s->runtime->source == FLEET_SOURCE_DEBIAN)
+    if (r == -ENOENT && only_plan && (s->runtime->source == FLEET_SOURCE_DEBIAN || s->runtime->source == FLEET_SOURCE_SYSTEM))
         return 0;
     if (r == 0 && s->model) {
         w->model = *s->model;
@@ -126,7 +126,7 @@ int deploy_open(const struct deploy_options *o, const struct os_dirs *dirs, stru
         arena_free(arena);
         return err_nomem(err);
     }
-    *d = (struct deploy){.dirs = dirs, .sink = o->sink, .who = o->who, .prove_collectives = o->prove_collectives, .arena = arena, .lock_fd = -1};
+    *d = (struct deploy){.dirs = dirs, .sink = o->sink, .who = o->who, .prove_collectives = o->prove_collectives, .router = o->router, .arena = arena, .lock_fd = -1};
     struct fleet_options options = engine_fleet_options();
     options.here = o->host;
     int r = fleet_load(o->fleet_path, &options, &d->fleet, err);

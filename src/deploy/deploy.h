@@ -19,6 +19,18 @@
 
 #define DEPLOY_VERSIONS_KEPT 10
 
+/* The fleet's router, wherever it is: told before a service is stopped and after it is proven, and then asked as clients ask. Each call waits until it is so. 0; -ENOENT: no router is up that knows the service, so that nothing is to be told; others: it could not be. */
+enum deploy_word {
+    DEPLOY_DRAIN,  /* nothing new goes to the service, and what it works on has ended */
+    DEPLOY_RESUME, /* it is given requests again */
+    DEPLOY_ASK,    /* the endpoints of the service answer under all their names */
+};
+const char *deploy_word_text(enum deploy_word w); /* "drain" */
+struct deploy_router {
+    int (*tell)(void *ctx, enum deploy_word what, const char *service, struct err *err);
+    void *ctx;
+};
+
 struct deploy_options {
     const char *fleet_path;  /* the file to deploy; templates are beside it or absolute */
     const char *host;        /* which of its hosts this machine is; NULL: the one without ssh */
@@ -26,6 +38,7 @@ struct deploy_options {
     bool only_plan;          /* a runtime that can be made from packages need not be there yet */
     bool prove_collectives;  /* a service whose cards need collectives may be started although none was proven on this hardware: its own proof will be one */
     const struct event_sink *sink;
+    const struct deploy_router *router; /* NULL: nobody is told */
 };
 
 struct deploy;
@@ -91,6 +104,9 @@ int deploy_version_path(const struct os_dirs *dirs, const char *fleet, unsigned 
 /* Runs this program on another host of the fleet, after bringing it, the fleet (as it is on this disk) and the packages of runtimes there: words (NULL-terminated), and "-f" with where the fleet is over there. out: what it prints; what it
  * says goes to our stderr as it comes. *ret_status as waitpid's: ssh's own, 255, when the connection broke; what was begun over there goes on then. -EHOSTUNREACH and others when it did not come to that. */
 int deploy_remote(const struct fleet *f, const struct fleet_host *h, const struct os_dirs *dirs, const char *const *words, const struct event_sink *sink, struct buf *out, int *ret_status, struct err *err) BASE_MUST_USE;
+/* The same with what it wants of the fleet's router meanwhile: lines "router WORD SERVICE" on its output are router's to do, and answered with "CODE TEXT" on its input. */
+int deploy_remote_told(const struct fleet *f, const struct fleet_host *h, const struct os_dirs *dirs, const char *const *words, const struct event_sink *sink, const struct deploy_router *router, struct buf *out, int *ret_status,
+                       struct err *err) BASE_MUST_USE;
 
 /* Lets a service come to rest before systemd ends it: waits until its engine works on nothing, at most limit_ms. Never fails: an engine that cannot be asked is ended all the same. */
 void deploy_drain(const struct fleet_service *s, uint64_t limit_ms);

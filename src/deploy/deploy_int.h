@@ -44,6 +44,7 @@ struct deploy {
     const struct event_sink *sink;
     const char *who;
     bool prove_collectives;
+    const struct deploy_router *router;
     struct arena *arena;
     int lock_fd; /* -1: not held */
     struct fleet *fleet;

@@ -22,6 +22,7 @@
 #define ASK_MS 60000
 #define SEND_MS 1800000
 #define LIBS_MAX 64
+#define THERE_MAX (16u << 20) /* of one line: the result is one */
 
 struct deploy_remote {
     const char *target;  /* ssh's */
@@ -269,27 +270,88 @@ static bool plain_word(const char *s)
     return !strchr(s, '\'') && !strchr(s, '\n');
 }
 
+/* A line "router WORD SERVICE" that it printed: done here, and answered. False: it is no such line. */
+static bool ask_router(const struct deploy_router *router, struct str line, int to_fd)
+{
+    struct str word = line, service, first = str_split(&word, ' ');
+    base_autobuf struct buf answer = BUF_INIT(2 * ERR_TEXT_MAX);
+    struct err why = {0};
+    if (!router || !str_eq_c(first, "router") || !word.ptr)
+        return false;
+    service = word;
+    word = str_split(&service, ' ');
+    const char *name = fleet_name_valid(service) ? str_dup(service) : NULL;
+    int r = err_set(&why, -EINVAL, "the router knows no '" STR_FMT "'", STR_ARG(word));
+    for (unsigned w = DEPLOY_DRAIN; name && w <= DEPLOY_ASK; w++)
+        if (str_eq_c(word, deploy_word_text((enum deploy_word)w)))
+            r = router->tell(router->ctx, (enum deploy_word)w, name, &why);
+    free((void *)(uintptr_t)name);
+    buf_addf(&answer, "%d ", r < 0 ? -r : 0);
+    buf_add_printable(&answer, str_of(r < 0 ? why.text : "done"), ERR_TEXT_MAX);
+    buf_add_char(&answer, '\n');
+    if (buf_status(&answer) == 0)
+        base_ignore(os_write_all(to_fd, answer.ptr, answer.len, NULL)); /* one that has gone goes on without */
+    return true;
+}
+
+/* What it prints: lines for the router are done as they come, the rest is the result. */
+static int read_there(int fd, int to_fd, const struct deploy_router *router, struct buf *out, struct err *err)
+{
+    base_autobuf struct buf line = BUF_INIT(THERE_MAX);
+    char part[4096];
+    for (;;) {
+        ssize_t n = read(fd, part, sizeof part);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_sys(err, -errno, "cannot read what the other machine says");
+        for (ssize_t i = 0; i < n; i++) {
+            buf_add_char(&line, part[i]);
+            if (part[i] != '\n' || buf_status(&line) < 0)
+                continue;
+            if (!ask_router(router, str_trim(buf_str(&line)), to_fd))
+                buf_add_str(out, buf_str(&line));
+            buf_clear(&line);
+        }
+        if (n > 0)
+            continue;
+        buf_add_str(out, buf_str(&line));
+        int r = buf_status(&line) < 0 ? buf_status(&line) : buf_status(out);
+        return r < 0 ? err_sys(err, r, "cannot keep what the other machine says") : 0;
+    }
+}
+
 /* The copy over there, with its words; what it prints here, what it says on our stderr as it comes. */
-static int run_there(struct deploy_remote *r, const char *const *words, struct buf *out, int *ret_status, struct err *err)
+static int run_there(struct deploy_remote *r, const char *const *words, const struct deploy_router *router, struct buf *out, int *ret_status, struct err *err)
 {
     const char *argv[SSH_WORDS + 2];
     base_autobuf struct buf command = BUF_INIT(65536);
-    int fds[2];
+    int fds[2], in[2];
     buf_addf(&command, "BERTH_BUNDLE='%s' exec '%s/ld.so' --library-path '%s' '%s/berth'", r->bundle, r->bundle, r->bundle, r->bundle);
     for (size_t i = 0; words[i]; i++) {
         if (!plain_word(words[i]))
             return err_set(err, -EINVAL, "'%s' cannot be told to another machine: it has a quote or a line's end; rename it", words[i]);
         buf_addf(&command, " '%s'", words[i]);
     }
-    if (buf_status(&command) < 0 || pipe2(fds, O_CLOEXEC) < 0)
+    if (buf_status(&command) < 0)
         return err_nomem(err);
-    const struct os_spawn s = {.argv = ssh_argv(r, command.ptr, argv), .envp = (const char *const *)environ, .use_path = true, .stdin_fd = -1, .stdout_fd = fds[1], .stderr_fd = STDERR_FILENO};
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return err_sys(err, -errno, "cannot make a pipe");
+    if (pipe2(in, O_CLOEXEC) < 0) {
+        int rc = err_sys(err, -errno, "cannot make a pipe");
+        close(fds[0]);
+        close(fds[1]);
+        return rc;
+    }
+    const struct os_spawn s = {.argv = ssh_argv(r, command.ptr, argv), .envp = (const char *const *)environ, .use_path = true, .stdin_fd = in[0], .stdout_fd = fds[1], .stderr_fd = STDERR_FILENO};
     struct os_proc p = OS_PROC_NONE;
     int rc = os_spawn(&s, &p, err);
+    close(in[0]);
     close(fds[1]);
     if (rc == 0)
-        rc = os_read_all(fds[0], out, err);
+        rc = read_there(fds[0], in[1], router, out, err);
     close(fds[0]);
+    close(in[1]);
     if (p.pidfd >= 0) {
         struct pollfd f = {.fd = p.pidfd, .events = POLLIN};
         (void)poll(&f, 1, ASK_MS);
@@ -322,7 +384,8 @@ static void close_remote(struct deploy_remote *r)
     arena_free(r->arena);
 }
 
-int deploy_remote(const struct fleet *f, const struct fleet_host *h, const struct os_dirs *dirs, const char *const *words, const struct event_sink *sink, struct buf *out, int *ret_status, struct err *err)
+int deploy_remote_told(const struct fleet *f, const struct fleet_host *h, const struct os_dirs *dirs, const char *const *words, const struct event_sink *sink, const struct deploy_router *router, struct buf *out, int *ret_status,
+                       struct err *err)
 {
     struct deploy_remote r = {.arena = arena_new(DEPLOY_MEMORY), .sink = sink};
     const char *fleet_there = NULL, *all[24] = {0};
@@ -343,8 +406,13 @@ int deploy_remote(const struct fleet *f, const struct fleet_host *h, const struc
             all[n] = words[n];
         all[n++] = "-f";
         all[n++] = fleet_there;
-        rc = run_there(&r, all, out, ret_status, err);
+        rc = run_there(&r, all, router, out, ret_status, err);
     }
     close_remote(&r);
     return rc;
+}
+
+int deploy_remote(const struct fleet *f, const struct fleet_host *h, const struct os_dirs *dirs, const char *const *words, const struct event_sink *sink, struct buf *out, int *ret_status, struct err *err)
+{
+    return deploy_remote_told(f, h, dirs, words, sink, NULL, out, ret_status, err);
 }

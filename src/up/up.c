@@ -382,7 +382,7 @@ int up_main(const struct up_options *o)
     struct up u;
     struct err err;
     init(&u, o);
-    if (up_fleet_load(o->fleet_path, &u.of, &err) < 0) {
+    if (up_fleet_load(o->fleet_path, o->host, &u.of, &err) < 0) {
         fprintf(stderr, "berth %s: %s%s\n", o->router_only ? "route" : "up", err.text, err.code == -ENOENT ? "; 'berth init' writes one, -f FILE names another" : "");
         return 2;
     }

@@ -7,8 +7,8 @@
  *   $RUN/<fleet>/pids           what to kill when a killed berth is started again
  *   $STATE/fleets/<fleet>/logs/SERVICE.log, router.log, berth.log (in the background)
  *
- * Control: POST /upgrade has the program at its own path take over, engines and streams go on. POST /reload reads the fleet file again: 200 with what was done, 422 with what is wrong in it. GET /status; POST /down; POST /restart?service=NAME (all without it); POST /drain?service=NAME and /resume?service=NAME; each answers JSON. GET /metrics: the router's, as Prometheus text. GET /requests, GET /requests/ID, POST /requests/ID/cancel: what proxy_ask says.
- * The admin listener (`router: admin:`, loopback) has the same but /down and /restart: whose process asks is not known there.
+ * Control: POST /upgrade has the program at its own path take over, engines and streams go on. POST /reload reads the fleet file again: 200 with what was done, 422 with what is wrong in it. GET /status; POST /down; POST /restart?service=NAME (all without it); POST /drain?service=NAME (of a service that others start with &for=SECONDS, 900 without) and /resume?service=NAME; GET /key: what berth itself asks the router with; each answers JSON. GET /metrics: the router's, as Prometheus text. GET /requests, GET /requests/ID, POST /requests/ID/cancel: what proxy_ask says.
+ * The admin listener (`router: admin:`, loopback) has the same but /key, /reload, /upgrade, /down and /restart: whose process asks is not known there.
  */
 #pragma once
 
@@ -18,6 +18,7 @@
 
 struct up_options {
     const char *fleet_path;
+    const char *host; /* which of its hosts this machine is, for a file that came from another one; NULL: the one without ssh */
     bool background; /* detach once all is ready, or fail with the reason; the parent returns when that is known */
     bool offline;
     bool router_only; /* starts no service: others do. Lines of requests go to standard output */

@@ -10,6 +10,9 @@
 
 #include "up_int.h"
 
+#define DRAIN_S 900      /* of a drain that says no limit itself */
+#define DRAIN_MAX_S 86400
+
 /* ---- answers ------------------------------------------------------------------------------------------- */
 
 /* rc: of making the body. */
@@ -292,26 +295,25 @@ static void on_down(struct up *u, struct httpio_exchange *x, struct str query)
     up_stop(u);
 }
 
-/* The query's service; NULL: it is answered with an error. */
-static struct up_service *asked_for(struct up *u, struct httpio_exchange *x, struct str query)
-{
-    struct str key = str_split(&query, '=');
-    struct up_service *s = query.ptr && str_eq_c(key, "service") ? up_service_named(u, query) : NULL;
-    if (!query.ptr || !str_eq_c(key, "service"))
-        answer_error(x, 400, "the query is 'service=NAME'");
-    else if (!s)
-        answer_error(x, 404, "no such service runs here");
-    return s;
-}
-
-/* The router gives it nothing new, what it works on it ends. */
+/* The router gives it nothing new, what it works on it ends. The query is service=NAME and, for a service that others start, for=SECONDS, after which it ends by itself. */
 static void set_drained(struct up *u, struct httpio_exchange *x, struct str query, bool drained)
 {
-    struct up_service *s = asked_for(u, x, query);
-    if (!s)
+    struct str rest = query, name = str_split(&rest, '&');
+    uint64_t seconds = DRAIN_S;
+    bool limit = str_starts(rest, STR("for="));
+    if (!str_starts(name, STR("service=")) || (rest.len && !limit) || (limit && (str_to_u64((struct str){rest.ptr + 4, rest.len - 4}, &seconds) < 0 || seconds == 0 || seconds > DRAIN_MAX_S))) {
+        answer_error(x, 400, "the query is 'service=NAME' or 'service=NAME&for=SECONDS'");
         return;
-    s->drained = drained;
-    up_router_tell(u);
+    }
+    name = (struct str){name.ptr + 8, name.len - 8};
+    struct up_service *s = up_service_named(u, name);
+    if (s) {
+        s->drained = drained;
+        up_router_tell(u);
+    } else if (!up_watch_drain(u, name, drained ? seconds * 1000 : 0)) {
+        answer_error(x, 404, "no such service is known here");
+        return;
+    }
     httpio_respond(x, 200, "application/json", drained ? STR("{\"drained\":true}") : STR("{\"drained\":false}"));
 }
 
@@ -323,6 +325,18 @@ static void on_drain(struct up *u, struct httpio_exchange *x, struct str query)
 static void on_resume(struct up *u, struct httpio_exchange *x, struct str query)
 {
     set_drained(u, x, query, false);
+}
+
+/* berth's own, to ask the router as clients do. */
+static void on_key(struct up *u, struct httpio_exchange *x, struct str query)
+{
+    base_autobuf struct buf b = BUF_INIT(256);
+    (void)query;
+    if (u->keys.own[0])
+        buf_addf(&b, "{\"key\":\"%s\"}", u->keys.own);
+    else
+        buf_add_c(&b, "{\"key\":null}");
+    answer(x, 200, 0, &b);
 }
 
 static void on_reload(struct up *u, struct httpio_exchange *x, struct str query)
@@ -369,7 +383,7 @@ static const struct route {
 } routes[] = {
     {"GET", "/status", on_status, true},   {"GET", "/metrics", on_metrics, true},   {"POST", "/drain", on_drain, true},
     {"POST", "/resume", on_resume, true},  {"POST", "/down", on_down, false},       {"POST", "/restart", on_restart, false},
-    {"POST", "/reload", on_reload, false},
+    {"POST", "/reload", on_reload, false},  {"GET", "/key", on_key, false},
     {"POST", "/upgrade", on_upgrade, false},
 };
 
@@ -431,7 +445,7 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
     if (admin && up_web_request(u, x, head))
         return;
     base_autobuf struct buf text = BUF_INIT(1024);
-    buf_addf(&text, "there are GET /status, GET /metrics, GET /requests, GET /requests/ID, POST /requests/ID/cancel, POST /drain, POST /resume%s", admin ? "" : ", POST /reload, POST /upgrade, POST /restart and POST /down");
+    buf_addf(&text, "there are GET /status, GET /metrics, GET /requests, GET /requests/ID, POST /requests/ID/cancel, POST /drain, POST /resume%s", admin ? "" : ", GET /key, POST /reload, POST /upgrade, POST /restart and POST /down");
     answer_error(x, 404, buf_status(&text) == 0 ? text.ptr : "not here");
 }
 

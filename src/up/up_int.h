@@ -149,7 +149,8 @@ struct up_keys_file {
 
 struct up_keys {
     struct up_keys_file file;
-    struct buf text; /* that the workers have */
+    struct buf text; /* that the workers have, and berth's own line with it */
+    char own[PROXY_KEY_TEXT + 16]; /* the key of that line, new with each start; "": clients need none */
     struct net_timer *timer;
 };
 
@@ -310,8 +311,8 @@ int up_runtime_of(struct up *u, const struct fleet_runtime *declared, const stru
 void up_runtimes_release(struct up *u);
 
 /* ---- up_reload.c ---- */
-/* Reads the file. *ret has one reference. */
-int up_fleet_load(const char *path, struct up_fleet **ret, struct err *err) BASE_MUST_USE;
+/* Reads the file; host: which of its hosts this machine is, NULL: the one without ssh. *ret has one reference. */
+int up_fleet_load(const char *path, const char *host, struct up_fleet **ret, struct err *err) BASE_MUST_USE;
 struct up_fleet *up_fleet_ref(struct up_fleet *of);
 struct up_fleet *up_fleet_unref(struct up_fleet *of); /* takes NULL; returns NULL */
 /* A service of u->fleet with its place; not started. */
@@ -347,6 +348,9 @@ int up_resume(const struct up_options *o, struct up_fleet *of, struct json *stat
 /* Begins to ask the services of u->fleet that others start; again: of another reading. */
 int up_watch_begin(struct up *u, struct err *err) BASE_MUST_USE;
 void up_watch_end(struct up *u);
+/* The router gives it nothing new for so long at most; 0: it may again. False: none of that name is watched. */
+bool up_watch_drain(struct up *u, struct str name, uint64_t for_ms);
+bool up_watch_drained(const struct up *u, const struct fleet_service *s);
 /* What is known of them for the router; states has room. */
 size_t up_watch_states(const struct up *u, struct proxy_state *states);
 /* "ready", "no answer", "another model", "elsewhere" (not asked yet) and why (NULL); NULL for a service that is not asked. */

@@ -4,11 +4,14 @@
  * they were, and says so once.
  */
 #include <errno.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 
 #include "up_int.h"
 
 #define LOOK_MS 1000
+#define OWN_LINE_MAX 128u
+#define OWN_NAME "berth.itself" /* of our own key, in logs and metrics */
 
 static struct up_keys_file now_of(const char *path)
 {
@@ -23,15 +26,39 @@ static bool same(const struct up_keys_file *a, const struct up_keys_file *b)
     return a->ino == b->ino && a->size == b->size && a->mode == b->mode && a->mtime_ns == b->mtime_ns;
 }
 
+/* A key for berth itself, which nobody else has: it asks the router as clients do, and the file has no secret to ask with. */
+static int add_own(struct up *u, struct buf *text, struct err *err)
+{
+    unsigned char secret[32];
+    char hex[OS_SHA256_HEX];
+    if (!u->keys.own[0]) {
+        if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
+            return err_sys(err, -errno, "cannot make a key");
+        int n = snprintf(u->keys.own, sizeof u->keys.own, "berth_");
+        for (size_t i = 0; i < sizeof secret; i++)
+            n += snprintf(u->keys.own + n, sizeof u->keys.own - (size_t)n, "%02x", secret[i]);
+        explicit_bzero(secret, sizeof secret);
+    }
+    struct os_digest *d = os_digest_new();
+    int r = d ? os_digest_add(d, u->keys.own, strlen(u->keys.own)) : -ENOMEM;
+    if (r == 0)
+        r = os_digest_hex(d, hex);
+    os_digest_free(d);
+    buf_addf(text, "\n" OWN_NAME " sha256:%s\n", r < 0 ? "" : hex);
+    return r < 0 || buf_status(text) < 0 ? err_nomem(err) : 0;
+}
+
 int up_keys_load(struct up *u, struct err *err)
 {
     const char *path = u->fleet->router.keys_file;
-    base_autobuf struct buf text = BUF_INIT(PROXY_KEYS_FILE_MAX);
+    base_autobuf struct buf text = BUF_INIT(PROXY_KEYS_FILE_MAX + OWN_LINE_MAX);
     struct proxy_keys *k;
     if (!path)
         return 0;
     u->keys.file = now_of(path); /* before it is read: what changes meanwhile is read again */
     int rc = proxy_keys_read(path, &text, err);
+    if (rc == 0)
+        rc = add_own(u, &text, err);
     if (rc == 0)
         rc = proxy_keys_parse(buf_str(&text), path, &k, err);
     if (rc < 0)
@@ -39,7 +66,7 @@ int up_keys_load(struct up *u, struct err *err)
     proxy_keys_unref(k);
     buf_release(&u->keys.text);
     u->keys.text = text;
-    text = BUF_INIT(PROXY_KEYS_FILE_MAX);
+    text = BUF_INIT(PROXY_KEYS_FILE_MAX + OWN_LINE_MAX);
     return 0;
 }
 

@@ -13,9 +13,10 @@
 
 /* ---- readings ------------------------------------------------------------------------------------------- */
 
-int up_fleet_load(const char *path, struct up_fleet **ret, struct err *err)
+int up_fleet_load(const char *path, const char *host, struct up_fleet **ret, struct err *err)
 {
     struct fleet_options fo = engine_fleet_options();
+    fo.here = host;
     struct up_fleet *of = calloc(1, sizeof(*of));
     if (!of)
         return err_nomem(err);
@@ -375,7 +376,7 @@ int up_reload(struct up *u, struct buf *out, struct err *err)
     int rc = u->reload.sweep ? 0 : -ENOMEM;
     if (rc < 0 && (u->reload.sweep = net_timer_new(u->loop, sweep, u)))
         rc = 0;
-    rc = rc < 0 ? err_nomem(&why) : up_fleet_load(u->o->fleet_path, &c->of, &why);
+    rc = rc < 0 ? err_nomem(&why) : up_fleet_load(u->o->fleet_path, u->o->host, &c->of, &why);
     if (rc == 0) {
         c->f = c->of->f;
         rc = apply(c, out, &why);

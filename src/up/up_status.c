@@ -42,7 +42,7 @@ static void put_service(struct json_out *o, struct up *u, const struct fleet_ser
     bool idle = i && up_demand_idle(us) && (i->state == RUN_ABSENT || i->state == RUN_FAILED);
     json_out_cstr(o, "state", idle ? "idle" : i ? run_state_text(i->state) : absent);
     json_out_bool(o, "on_demand", s->start == FLEET_ON_DEMAND);
-    json_out_bool(o, "drained", us && us->drained);
+    json_out_bool(o, "drained", us ? us->drained : u && up_watch_drained(u, s));
     put_pid(o, "pid", i ? i->pid : 0);
     json_out_cstr(o, "bind", s->bind);
     json_out_u64(o, "port", s->port);

@@ -112,6 +112,7 @@ static int put_all(struct json_out *o, const struct up *u, struct kept *k, struc
     json_out_u64(o, "version", STATE_VERSION);
     json_out_cstr(o, "file", u->o->fleet_path);
     json_out_cstr(o, "program", u->o->program);
+    json_out_cstr(o, "host", u->o->host);
     json_out_cstr(o, "fleet", u->fleet->name);
     json_out_bool(o, "background", u->o->background);
     json_out_bool(o, "offline", u->o->offline);
@@ -396,7 +397,7 @@ int up_resume_main(int state_fd, bool check_only)
     struct err err;
     struct up_fleet *of = NULL;
     struct up_options o = {0};
-    struct str file, program;
+    struct str file, program, host;
     int code = 1;
     (void)fcntl(state_fd, F_SETFD, FD_CLOEXEC);
     int rc = read_state(state_fd, &j, &err);
@@ -405,11 +406,13 @@ int up_resume_main(int state_fd, bool check_only)
     if (rc == 0 && (!json_str(json_get(root, "file"), &file) || !json_str(json_get(root, "program"), &program) || !json_bool(json_get(root, "background"), &o.background) ||
                     !json_bool(json_get(root, "offline"), &o.offline) || !json_bool(json_get(root, "router_only"), &o.router_only)))
         rc = bad(&err, "how it was started is not told");
-    base_autofree char *path = rc == 0 ? str_dup(file) : NULL, *own = rc == 0 ? str_dup(program) : NULL;
-    if (rc == 0 && (!path || !own))
+    bool named = json_str(json_get(root, "host"), &host);
+    base_autofree char *path = rc == 0 ? str_dup(file) : NULL, *own = rc == 0 ? str_dup(program) : NULL, *here = named ? str_dup(host) : NULL;
+    if (rc == 0 && (!path || !own || (named && !here)))
         rc = err_nomem(&err);
+    o.host = here;
     if (rc == 0)
-        rc = up_fleet_load(path, &of, &err);
+        rc = up_fleet_load(path, here, &of, &err);
     if (rc == 0)
         rc = check_state(root, of->f, o.router_only, &err);
     if (rc < 0) {

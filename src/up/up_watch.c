@@ -26,6 +26,8 @@ struct up_watch {
     bool asking_identity;
     unsigned ticks, late;
     uint64_t generation;        /* lives of it that were seen */
+    char name[FLEET_NAME_MAX + 1]; /* outlives the reading that service is of */
+    uint64_t drained_until_ms;  /* by request: the router gives it nothing new; 0: it may */
     struct httpio_fetch *fetch;
     struct buf why;             /* it is not ready */
 };
@@ -135,11 +137,49 @@ static void ask(struct up_watch *w)
     w->fetch = httpio_fetch(w->up->client, &r, ANSWER_MAX, ANSWER_MS, answered, w);
 }
 
+/* Who asked for a drain and never came back must not keep it away for ever. */
+static void drain_ends(struct up_watch *w)
+{
+    char subject[FLEET_NAME_MAX + 16];
+    if (!w->drained_until_ms || net_loop_now_ms(w->up->loop) < w->drained_until_ms)
+        return;
+    w->drained_until_ms = 0;
+    snprintf(subject, sizeof subject, "service '%s'", w->service->name);
+    up_say(w->up, EVENT_WARN, subject, "it was drained, and nobody has said that it is back: it gets requests again");
+    up_router_tell(w->up);
+}
+
+bool up_watch_drain(struct up *u, struct str name, uint64_t for_ms)
+{
+    for (size_t i = 0; i < u->n_watches; i++) {
+        struct up_watch *w = &u->watches[i];
+        if (!str_eq_c(name, w->name))
+            continue;
+        if (for_ms == 0 && w->drained_until_ms && !w->fetch && w->resolved) {
+            w->ticks = 0; /* it is another process by now: who it is and how it is, at once */
+            ask(w);
+        }
+        w->drained_until_ms = for_ms ? net_loop_now_ms(u->loop) + for_ms : 0;
+        up_router_tell(u);
+        return true;
+    }
+    return false;
+}
+
+bool up_watch_drained(const struct up *u, const struct fleet_service *s)
+{
+    for (size_t i = 0; i < u->n_watches; i++)
+        if (u->watches[i].service == s)
+            return u->watches[i].drained_until_ms != 0;
+    return false;
+}
+
 static void on_tick(void *ctx)
 {
     struct up *u = ctx;
     for (size_t i = 0; i < u->n_watches; i++) {
         struct up_watch *w = &u->watches[i];
+        drain_ends(w);
         if (!w->fetch && w->resolved)
             ask(w);
     }
@@ -150,25 +190,52 @@ static bool is_ours(const struct up *u, const struct fleet_service *s)
     return !u->o->router_only && fleet_service_local(s);
 }
 
+/* A drain outlives a reading of the fleet file. */
+static uint64_t drained_before(const struct up_watch *old, size_t n, const char *name)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(old[i].name, name) == 0)
+            return old[i].drained_until_ms;
+    return 0;
+}
+
+static void release(struct up_watch *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        list[i].fetch = httpio_fetch_cancel(list[i].fetch);
+        buf_release(&list[i].why);
+    }
+    free(list);
+}
+
 int up_watch_begin(struct up *u, struct err *err)
 {
     const struct fleet *f = u->fleet;
-    up_watch_end(u);
-    if (!u->router.wanted)
-        return 0; /* the machine with the router asks */
+    struct up_watch *old = u->watches;
+    size_t n_old = u->n_watches;
+    u->watches = NULL;
+    u->n_watches = 0;
+    if (!u->router.wanted) { /* the machine with the router asks */
+        release(old, n_old);
+        return 0;
+    }
     u->watches = calloc(f->n_services + 1, sizeof(*u->watches));
     if (!u->watch_timer)
         u->watch_timer = net_timer_new(u->loop, on_tick, u);
-    if (!u->watches || !u->watch_timer)
+    if (!u->watches || !u->watch_timer) {
+        release(old, n_old);
         return err_nomem(err);
+    }
     for (size_t i = 0; i < f->n_services; i++) {
         struct up_watch *w = &u->watches[u->n_watches];
         if (is_ours(u, &f->services[i]))
             continue;
-        *w = (struct up_watch){.up = u, .service = &f->services[i], .right = true, .why = BUF_INIT(2048)};
+        *w = (struct up_watch){.up = u, .service = &f->services[i], .right = true, .why = BUF_INIT(2048), .drained_until_ms = drained_before(old, n_old, f->services[i].name)};
+        snprintf(w->name, sizeof w->name, "%s", f->services[i].name);
         w->resolved = resolve(w);
         u->n_watches++;
     }
+    release(old, n_old);
     if (u->n_watches > 0)
         net_timer_start(u->watch_timer, TICK_MS, TICK_MS);
     else
@@ -178,11 +245,7 @@ int up_watch_begin(struct up *u, struct err *err)
 
 void up_watch_end(struct up *u)
 {
-    for (size_t i = 0; i < u->n_watches; i++) {
-        u->watches[i].fetch = httpio_fetch_cancel(u->watches[i].fetch);
-        buf_release(&u->watches[i].why);
-    }
-    free(u->watches);
+    release(u->watches, u->n_watches);
     u->watches = NULL;
     u->n_watches = 0;
 }
@@ -192,8 +255,8 @@ size_t up_watch_states(const struct up *u, struct proxy_state *states)
     size_t n = 0;
     for (size_t i = 0; i < u->n_watches; i++) {
         const struct up_watch *w = &u->watches[i];
-        if (w->known)
-            states[n++] = (struct proxy_state){.service = w->service, .ready = is_ready(w), .generation = w->generation};
+        if (w->known || w->drained_until_ms)
+            states[n++] = (struct proxy_state){.service = w->service, .ready = is_ready(w) && !w->drained_until_ms, .generation = w->generation};
     }
     return n;
 }

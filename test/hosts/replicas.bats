@@ -1,0 +1,145 @@
+#!/usr/bin/env bats
+# SPDX-License-Identifier: MIT
+#
+# Replicas behind the router on a real host: deployed one at a time while clients ask, with what they declare proven; and who answers on a port.
+
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+	[ "$(id -u)" = 0 ] || skip "needs root"
+	command -v systemd-nspawn >/dev/null && command -v mmdebstrap >/dev/null || skip "needs systemd-container and mmdebstrap"
+	export LAB
+	LAB=$(mktemp -d /tmp/berth-lab-XXXXXX)
+	export BERTH=${BERTH:-$PWD/build/berth} NO_COLOR=1 FLEET=$LAB/fleet.yaml KEY=
+	export BERTH_STATE=${BERTH_TEST_STATE:-$PWD/build/test-state}
+	write_fleet
+	"$BERTH" runtime add -f "$FLEET" >/dev/null 2>&1
+	test/hosts/lab up "$LAB/hosts"
+	for h in h1 h2; do
+		on "$h" mkdir -p /srv/models
+		lab run scp -q assets/tiny/berth-tiny-f16.gguf "$h:/srv/models/"
+	done
+	berth deploy >"$LAB/out" 2>&1 || { cat "$LAB/out"; return 1; }
+	# the router runs where the engines are, with a key: other machines reach it
+	on h1 /var/lib/berth/bin/berth key add tester -f /var/lib/berth/fleets/pair/versions/current/fleet.yaml >"$LAB/key" 2>/dev/null
+	on h1 systemd-run --quiet --unit=router --collect /var/lib/berth/bin/berth route --host h1 -f /var/lib/berth/fleets/pair/versions/current/fleet.yaml
+	for _ in $(seq 200); do [ "$(ask_router)" = 200 ] && return 0; sleep 0.1; done
+	on h1 journalctl -u router | tail -n 20
+	return 1
+}
+
+teardown_file() {
+	[ -n "${LAB:-}" ] || return 0
+	test/hosts/lab down "$LAB/hosts"
+	rm -rf "$LAB"
+}
+
+lab() {
+	local what=$1
+	shift
+	test/hosts/lab "$what" "$LAB/hosts" "$@"
+}
+on() { lab exec "$@"; }
+berth() { lab run "$BERTH" "$@" -f "$FLEET"; }
+key() { grep -o 'berth_[A-Za-z0-9_-]*' "$LAB/key" | head -n 1; }
+ask_router() { lab run curl -s -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $(key)" http://10.77.0.1:8080/v1/models; }
+pid_of() { on "$1" systemctl show -P MainPID "berth-pair-$2"; }
+drained() { on h1 /var/lib/berth/bin/berth status --json -f /var/lib/berth/fleets/pair/versions/current/fleet.yaml | jq -r '[.services[] | select(.drained) | .name] | join(" ")'; }
+
+# write_fleet [SED...]: two replicas on h1, changed as asked.
+write_fleet() {
+	cat >"$FLEET" <<'YAML'
+version: 1
+name: pair
+hosts:
+  h1: {ssh: h1, memory: 8GiB}
+  h2: {ssh: h2, memory: 8GiB}
+runtimes:
+  llama: {engine: llama.cpp, source: "debian:forky", packages: [llama.cpp-tools, llama.cpp-tools-extra, libggml0-backend-rpc]}
+models:
+  tiny: {source: "file:/srv/models", weights: berth-tiny-f16.gguf}
+services:
+  a: {host: h1, runtime: llama, model: tiny, port: 7771, context: 2048, slots: 2, threads: 1, unit: systemd}
+  b: {host: h1, runtime: llama, model: tiny, port: 7772, context: 2048, slots: 2, threads: 1, unit: systemd}
+endpoints:
+  both: {services: [a, b], aliases: [gpt-4o]}
+router: {host: h1, listen: "10.77.0.1:8080", keys-file: /root/keys}
+YAML
+	[ $# -eq 0 ] || sed -i "$@" "$FLEET"
+}
+
+# under_load CMD...: with clients at the router all the while. $load has what they got.
+under_load() {
+	local job
+	rm -f "$LAB/stop"
+	lab run python3 "$PWD/test/aids/redeploy_load.py" 10.77.0.1:8080 both "$(key)" "$LAB/stop" >"$LAB/load" 2>&1 &
+	job=$!
+	sleep 1
+	run "$@"
+	sleep 1
+	touch "$LAB/stop"
+	wait "$job" || { cat "$LAB/load"; return 1; }
+	load=$(tail -n 1 "$LAB/load")
+	echo "$load"
+}
+
+@test "two replicas are deployed one at a time under load: nothing fails, no stream is cut" {
+	before_a=$(pid_of h1 a) before_b=$(pid_of h1 b)
+	write_fleet 's/threads: 1,/threads: 2,/'
+	under_load berth deploy
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"2 started and proven"* ]]
+	[ "$(pid_of h1 a)" != "$before_a" ]
+	[ "$(pid_of h1 b)" != "$before_b" ]
+	[[ $load == *" 0 failed, 0 cut, by replica "*'"a"'*'"b"'* ]]
+	[ -z "$(drained)" ]
+}
+
+@test "a first replica that fails is put back, and the second is not touched" {
+	before_b=$(pid_of h1 b)
+	write_fleet 's/threads: 1,/threads: 2, args: [--no-such-flag],/'
+	under_load berth deploy
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"invalid argument: --no-such-flag"*"what was there before runs again"* ]]
+	[ "$(pid_of h1 b)" = "$before_b" ]
+	[[ $load == *" 0 failed, 0 cut, "* ]]
+	[ -z "$(drained)" ]
+	on h1 curl -sf http://127.0.0.1:7771/health
+}
+
+@test "what a service declares and does not do enters the version before again" {
+	write_fleet 's/threads: 1,/threads: 1, serves: {tools: true},/'
+	under_load berth deploy
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"tool call: a tool that must be called was not"*"what was there before runs again"* ]]
+	[[ $load == *" 0 failed, 0 cut, "* ]]
+	on h1 sh -c 'tr "\0" " " </proc/$(systemctl show -P MainPID berth-pair-a)/cmdline' | grep -q -- ' -t 2 '
+}
+
+@test "what answers on a unit's port and is not of it is believed in nothing" {
+	write_fleet -e 's/threads: 1,/threads: 2,/' -e '/^models/ i\  own: {engine: generic, source: system}' -e '/^endpoints/ i\  g: {host: h1, runtime: own, port: 7779, command: [sleep, infinity], identity: /v1/models, unit: systemd}'
+	on h1 sh -c 'cat >/run/systemd/system/foreign.socket; cat >/run/systemd/system/foreign@.service <<"EOT"
+[Service]
+StandardInput=socket
+ExecStart=/bin/sh -c "read -r line; b=\\"{\\\\\\"data\\\\\\":[{\\\\\\"id\\\\\\":\\\\\\"g\\\\\\"}]}\\"; printf \\"HTTP/1.1 200 OK\\\\r\\\\nContent-Length: $${#b}\\\\r\\\\nConnection: close\\\\r\\\\n\\\\r\\\\n%%s\\" \\"$$b\\"; sleep 0.2"
+EOT
+systemctl daemon-reload' <<'EOT'
+[Socket]
+ListenStream=127.0.0.1:7779
+Accept=yes
+EOT
+	berth deploy >"$LAB/out" 2>&1 &
+	job=$!
+	for _ in $(seq 300); do on h1 systemctl is-active --quiet berth-pair-g && break; sleep 0.1; done
+	on h1 systemctl start foreign.socket
+	status=0
+	wait "$job" || status=$?
+	on h1 systemctl stop foreign.socket
+	cat "$LAB/out"
+	[ "$status" -eq 1 ]
+	grep -q "what answers on port 7779 is systemd (pid 1), which is not of unit 'berth-pair-g.service'" "$LAB/out"
+	on h1 sh -c '! test -e /etc/systemd/system/berth-pair-g.service'
+}
