@@ -15,8 +15,6 @@
 #define HTTPIO_MAGIC_CALL 0x68636131u
 #define HTTPIO_MAGIC_FETCH 0x68666531u
 
-#define HTTPIO_FRESH_MS 100 /* what was idle for less is used without a look: no server closes so soon, and the loop has just read it */
-
 enum link_state {
     LINK_CONNECTING,
     LINK_BUSY,
@@ -37,7 +35,7 @@ struct httpio_link {
     struct httpio_call *call;
     uint64_t uses_left;
     uint64_t idle_ms;  /* for how long it may be idle: ours or the peer's limit */
-    uint64_t idle_since, idle_due;
+    uint64_t idle_due;
     LIST_ENTRY(httpio_link) link, idle_link;
 };
 

@@ -115,6 +115,7 @@ static void conn_linger(struct httpio_conn *c)
 {
     c->state = CONN_LINGER;
     httpio_server_idle(c, false);
+    httpio_server_head(c, false);
     c->since = now_ms(c);
     c->dropped = 0;
     buf_release(&c->pending);
@@ -459,6 +460,7 @@ void httpio_conn_update(struct httpio_conn *c)
             c->since = c->body_since = now_ms(c);
             c->body_bytes = 0;
             httpio_server_idle(c, phase == PHASE_IDLE);
+            httpio_server_head(c, phase == PHASE_HEAD);
             httpio_sweep_want(&c->server->sweep, httpio_conn_due(c, c->since));
         }
     }

@@ -18,7 +18,8 @@ struct httpio_limits {
     uint64_t body_stall_ms;   /* no byte of a body that is being read: 60 s */
     uint64_t body_pace;       /* bytes a second that a body must bring on the whole, from its first body_stall_ms on: 512. Who sends a byte now and then would hold a connection for ever. 0: any */
     uint64_t write_stall_ms;  /* no progress of what is being sent: 60 s */
-    size_t connections;       /* open at once: 4096, or as many as half of the process's descriptors serve. At the limit the one that has waited longest for a request, for a second at least, makes room; without such a one more are answered 503 and closed */
+    size_t connections;       /* open at once: 4096, or as many as half of the process's descriptors serve. At the limit the one that has waited longest for a request, for a second at least, makes room; without such a one more are answered 503 and closed.
+                               * A quarter of them, 16 at least, may be in the middle of a head; of more the one that has been for longest is closed */
     unsigned servers;         /* that share the process's descriptors: 1 */
     size_t send_high_bytes;   /* queued bytes above which httpio_send asks the owner to wait: 256 KiB */
 };
@@ -34,6 +35,7 @@ enum httpio_event {
     HTTPIO_HEAD_LATE,  /* 408: the head did not come */
     HTTPIO_BODY_LATE,  /* 408: the body stopped coming */
     HTTPIO_WRITE_STUCK, /* closed: its peer took nothing */
+    HTTPIO_HEAD_CROWD, /* closed in the middle of a head: too many others were */
     HTTPIO_HEAD_LARGE, /* 431 */
     HTTPIO_BAD,        /* 400: malformed */
     HTTPIO_N_EVENTS,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Connections of the client, and those kept idle for another call. An idle link is read all the time, so that its end or a byte that nobody asked for closes
- * it at once. What has arrived since the loop last looked is found by asking the kernel before a link is used that was idle for some time; one that was used a moment ago is not asked about, and a close that
- * meets its next request is one that the call tries again.
+ * it at once. What has arrived since the loop last looked is found by asking the kernel before a link is used again, however short it was idle: an answer that nobody asked for must not be taken for that of
+ * the next request. A close that meets a request on its way is one that the call tries again.
  */
 #include <assert.h>
 #include <errno.h>
@@ -173,7 +173,7 @@ struct httpio_link *httpio_pool_take(struct httpio_client *c, const struct net_a
     /* Killing a peer's last link frees the peer. */
     for (size_t n = p ? p->n_idle : 0; n > 0; n--) {
         l = LIST_FIRST(&p->idle);
-        if (p->epoch == epoch && now < l->idle_due && (now < l->idle_since + HTTPIO_FRESH_MS || net_stream_quiet(l->stream))) {
+        if (p->epoch == epoch && now < l->idle_due && net_stream_quiet(l->stream)) {
             leave_idle(l);
             l->state = LINK_BUSY;
             return l;
@@ -198,8 +198,7 @@ void httpio_pool_give(struct httpio_link *l, bool clean)
     }
     l->state = LINK_IDLE;
     l->reused = true;
-    l->idle_since = net_loop_now_ms(c->loop);
-    l->idle_due = httpio_later(l->idle_since, l->idle_ms);
+    l->idle_due = httpio_later(net_loop_now_ms(c->loop), l->idle_ms);
     LIST_INSERT_HEAD(&p->idle, l, idle_link);
     p->n_idle++;
     net_stream_read(l->stream, true);

@@ -41,6 +41,7 @@ struct httpio_server *httpio_server_new(struct net_loop *l, const struct httpio_
     LIST_INIT(&s->late);
     LIST_INIT(&s->soon);
     TAILQ_INIT(&s->idle);
+    TAILQ_INIT(&s->heads);
     s->soon_timer = net_timer_new(l, soon, s);
     if (!s->soon_timer || httpio_sweep_init(&s->sweep, l, look, s) < 0) {
         s->soon_timer = net_timer_close(s->soon_timer);
@@ -140,7 +141,7 @@ uint64_t httpio_server_count(const struct httpio_server *s, enum httpio_event e)
 const char *httpio_event_name(enum httpio_event e)
 {
     static const char *const names[HTTPIO_N_EVENTS] = {
-        [HTTPIO_ACCEPTED] = "accepted",   [HTTPIO_REFUSED] = "refused",     [HTTPIO_RECLAIMED] = "reclaimed",     [HTTPIO_IDLE_OVER] = "idle",   [HTTPIO_HEAD_LATE] = "slow_head",
+        [HTTPIO_ACCEPTED] = "accepted",   [HTTPIO_REFUSED] = "refused",     [HTTPIO_RECLAIMED] = "reclaimed",     [HTTPIO_IDLE_OVER] = "idle",   [HTTPIO_HEAD_LATE] = "slow_head", [HTTPIO_HEAD_CROWD] = "crowded_head",
         [HTTPIO_BODY_LATE] = "slow_body", [HTTPIO_WRITE_STUCK] = "slow_reader", [HTTPIO_HEAD_LARGE] = "large_head", [HTTPIO_BAD] = "malformed",
     };
     return names[e];
@@ -157,6 +158,37 @@ void httpio_server_idle(struct httpio_conn *c, bool idle)
         TAILQ_INSERT_TAIL(&c->server->idle, c, idle_link);
     else
         TAILQ_REMOVE(&c->server->idle, c, idle_link);
+}
+
+/* Who begins heads and does not end them would hold all connections for as long as a head may take. */
+static void thin_heads(struct httpio_server *s)
+{
+    size_t most = s->limits.connections / HTTPIO_HEADS_SHARE;
+    struct httpio_conn *c = TAILQ_FIRST(&s->heads);
+
+    if (most < HTTPIO_HEADS_MIN)
+        most = HTTPIO_HEADS_MIN;
+    if (s->limits.connections == 0 || s->n_heads <= most)
+        return;
+    httpio_server_add_count(s, HTTPIO_HEAD_CROWD);
+    httpio_conn_kill(c, false);
+}
+
+void httpio_server_head(struct httpio_conn *c, bool on)
+{
+    struct httpio_server *s = c->server;
+
+    if (on == c->at_head)
+        return;
+    c->at_head = on;
+    if (!on) {
+        TAILQ_REMOVE(&s->heads, c, head_link);
+        s->n_heads--;
+        return;
+    }
+    TAILQ_INSERT_TAIL(&s->heads, c, head_link);
+    s->n_heads++;
+    thin_heads(s);
 }
 
 bool httpio_server_make_room(struct httpio_server *s)
@@ -257,6 +289,7 @@ void httpio_server_gone(struct httpio_conn *c)
 
     LIST_REMOVE(c, link);
     httpio_server_idle(c, false);
+    httpio_server_head(c, false);
     httpio_server_not_soon(c, SOON_FLUSH | SOON_NEXT);
     if (c->refused)
         s->refused--;

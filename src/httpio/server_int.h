@@ -25,6 +25,8 @@
 #define HTTPIO_REFUSED_MAX 64                  /* connections over the limit that are told so at once; more are just closed */
 #define HTTPIO_RECLAIM_MS 1000                 /* a connection that waits for a request for so long may be closed to make room */
 #define HTTPIO_RECLAIM_TRIES 8                 /* looks at connections that may make room, for one that needs it */
+#define HTTPIO_HEADS_SHARE 4                   /* of the connections, one in so many may be in the middle of a head ... */
+#define HTTPIO_HEADS_MIN 16                    /* ... and so many always */
 #define HTTPIO_OUT_KEEP_BYTES 2048             /* a connection's head buffer above this is given back */
 
 enum conn_state {
@@ -89,6 +91,8 @@ struct httpio_conn {
     bool idle;            /* in server->idle */
     LIST_ENTRY(httpio_conn) link, soon_link;
     TAILQ_ENTRY(httpio_conn) idle_link;
+    bool at_head;         /* in server->heads */
+    TAILQ_ENTRY(httpio_conn) head_link;
 };
 
 struct httpio_port {
@@ -111,6 +115,8 @@ struct httpio_server {
     LIST_HEAD(, httpio_port) ports;
     struct httpio_conn_list conns, late, soon; /* every connection is in conns, or in late while a walk has it in its hands */
     TAILQ_HEAD(, httpio_conn) idle; /* connections without a request, the oldest first */
+    TAILQ_HEAD(, httpio_conn) heads; /* in the middle of a head, the oldest first */
+    size_t n_heads;
     size_t open, refused;
     atomic_uint_least64_t counts[HTTPIO_N_EVENTS];
     struct net_timer *soon_timer;
@@ -133,6 +139,8 @@ const char *httpio_server_date(struct httpio_server *s);
 
 /* It has, or has no more, a request to wait for. */
 void httpio_server_idle(struct httpio_conn *c, bool idle);
+/* It is in the middle of a head, or is not any more. With too many of them the oldest is closed. */
+void httpio_server_head(struct httpio_conn *c, bool on);
 /* Closes a connection that has waited for long. False: there is none. */
 bool httpio_server_make_room(struct httpio_server *s);
 static inline void httpio_server_add_count(struct httpio_server *s, enum httpio_event e)

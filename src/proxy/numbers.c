@@ -34,7 +34,7 @@ const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
     [PROXY_M_HANDSHAKES] = {"berth_router_tls_handshakes_total", "TLS handshakes with clients by how they ended: ok, failed (refused by either side), left (not complete when the connection ended or its time was over)",
                             METRICS_COUNTER, {"result"}, NULL, 0},
     [PROXY_M_CONNECTIONS] = {"berth_router_connections_total", "Connections of clients by what became of them: accepted; refused at the limit; reclaimed or idle (closed without a request, to make room or at the end of their "
-                             "time); slow_head, slow_body and slow_reader (over their time); large_head and malformed", METRICS_COUNTER, {"event"}, NULL, 0},
+                             "time); slow_head, slow_body and slow_reader (over their time); crowded_head (closed in the middle of a head, as too many were); large_head and malformed", METRICS_COUNTER, {"event"}, NULL, 0},
     [PROXY_M_QUEUE] = {"berth_router_queue_seconds", "Time in the queue before the first replica", METRICS_HISTOGRAM, {"endpoint", "replica"}, queue_bounds, BASE_COUNT(queue_bounds)},
     [PROXY_M_FIRST_BYTE] = {"berth_router_first_byte_seconds", "From a request's head to the first content of its answer", METRICS_HISTOGRAM, {"endpoint", "replica"},
                             first_byte_bounds, BASE_COUNT(first_byte_bounds)},

@@ -293,6 +293,13 @@ static int open_loop(struct up *u, struct err *err)
 
 static void release(struct up *u)
 {
+    sigset_t ends;
+    /* It is ending: a second signal could only make an orderly end look like a violent one, once nobody listens any more. */
+    (void)sigemptyset(&ends);
+    (void)sigaddset(&ends, SIGINT);
+    (void)sigaddset(&ends, SIGTERM);
+    (void)sigaddset(&ends, SIGHUP);
+    (void)sigprocmask(SIG_BLOCK, &ends, NULL);
     up_control_close(u);
     up_demand_close(u);
     up_keys_release(u);

@@ -129,3 +129,30 @@ write_fleet() {
 	kill -TERM "$route"
 	wait "$route"
 }
+
+@test "signals while it ends: the end stays an orderly one" {
+	local code port pid
+	read -r port < <(free_ports 1)
+	cat >"$scratch/route.yaml" <<-EOT
+		version: 1
+		name: ending
+		runtimes:
+		  other: {engine: generic, source: system}
+		services:
+		  m: {runtime: other, port: 1, command: ["true"]}
+		router: {listen: "127.0.0.1:$port"}
+	EOT
+	for _ in 1 2 3 4 5; do
+		"$BERTH" route -f "$scratch/route.yaml" >/dev/null 2>"$scratch/said" 3>&- &
+		pid=$!
+		for _ in $(seq 500); do
+			! (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+			sleep 0.02
+		done
+		# one after the other until it is gone: wherever it is in its end, one comes
+		code=0
+		perl -e '1 while kill TERM => $ARGV[0]' "$pid" 3>&- &
+		wait "$pid" || code=$?
+		[ "$code" -eq 0 ]
+	done
+}

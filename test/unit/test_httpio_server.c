@@ -1035,6 +1035,46 @@ static void idle_ones_make_room(void **state)
     site_close(&t);
 }
 
+/* Who begins heads and does not end them loses the oldest of them, and others go on. */
+static void half_heads_are_few(void **state)
+{
+    (void)state;
+    struct httpio_limits l = short_limits();
+    struct site t;
+    static struct raw r[HTTPIO_HEADS_MIN + 4];
+    struct raw whole;
+
+    l.connections = 24; /* of which a quarter would be fewer than there always may be */
+    l.head_ms = 60000;
+    site_open_limits(&t, &l);
+    for (size_t i = 0; i < BASE_COUNT(r); i++) {
+        raw_connect(&r[i], &t.w, &t.addr);
+        raw_send(&r[i], "GET / HT");
+        while (t.server->n_heads + httpio_server_count(t.server, HTTPIO_HEAD_CROWD) != i + 1) /* half a head is told to nobody */
+            world_nap(&t.w, 1);
+        assert_true(t.server->n_heads <= HTTPIO_HEADS_MIN);
+    }
+    assert_int_equal(t.server->n_heads, HTTPIO_HEADS_MIN);
+    assert_int_equal(httpio_server_count(t.server, HTTPIO_HEAD_CROWD), 4);
+    for (size_t i = 0; i < 4; i++)
+        WAIT(&t.w, r[i].ended);
+    assert_false(r[4].ended);
+    /* a whole head is none of them, and one that is completed is served */
+    raw_connect(&whole, &t.w, &t.addr);
+    raw_send(&whole, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    WAIT(&t.w, t.n == 1);
+    raw_send(&r[4], "TP/1.1\r\nHost: a\r\n\r\n");
+    WAIT(&t.w, t.n == 2);
+    assert_int_equal(t.server->n_heads, HTTPIO_HEADS_MIN - 1);
+    assert_false(r[5].ended);
+    raw_close(&whole, false);
+    for (size_t i = 0; i < BASE_COUNT(r); i++)
+        raw_close(&r[i], false);
+    while (t.server->n_heads > 0)
+        world_nap(&t.w, 1);
+    site_close(&t);
+}
+
 /* Far more than the limit: each is either told so or closed, and memory is bounded. */
 static void a_flood_of_connections(void **state)
 {
@@ -1466,6 +1506,7 @@ int main(void)
         cmocka_unit_test(writing_stalls),
         cmocka_unit_test(too_many),
         cmocka_unit_test(idle_ones_make_room),
+        cmocka_unit_test(half_heads_are_few),
         cmocka_unit_test(a_flood_of_connections),
         cmocka_unit_test(as_many_as_descriptors_serve),
         cmocka_unit_test(heads_too_large),
