@@ -3,12 +3,15 @@
 #
 # Part of perf/router: nginx, haproxy and berth in front of the same backend.
 
-nginx_conf() { # nginx_conf NAME SERVER-BLOCK
+# Each proxy gets what who runs it for its speed would give it: one worker on a core of its own, kept connections on both sides, no copy of an answer to disk, and a line of log for each request as
+# berth writes it: nginx in pieces of 32 KiB, haproxy into a mapped ring, which costs it least.
+
+nginx_conf() { # nginx_conf NAME SERVER-BLOCK [LOG]
 	mkdir -p "$scratch/$1"
 	cat >"$scratch/$1/conf" <<-EOT
 		daemon off; worker_processes 1; pid $scratch/$1/pid; error_log stderr crit;
 		events { worker_connections 4000; }
-		http { access_log off; keepalive_requests 10000000; client_body_temp_path $scratch/$1; proxy_temp_path $scratch/$1; fastcgi_temp_path $scratch/$1;
+		http { access_log ${3:-off}; keepalive_requests 10000000; client_body_temp_path $scratch/$1; proxy_temp_path $scratch/$1; fastcgi_temp_path $scratch/$1;
 		uwsgi_temp_path $scratch/$1; scgi_temp_path $scratch/$1; $2 }
 	EOT
 	echo "$scratch/$1/conf"
@@ -24,20 +27,37 @@ berth_before() { # berth_before BACKEND PORT
 		  m: {runtime: other, port: $1, command: ["true"]}
 		router: {listen: "127.0.0.1:$2"}
 	EOT
-	taskset -c $proxy_core "$berth" route -f "$scratch/berth$2.yaml" >/dev/null 2>>"$scratch/out" &
+	taskset -c $proxy_core "$berth" route -f "$scratch/berth$2.yaml" >"$scratch/berth$2.log" 2>>"$scratch/out" &
 	pids+=($!)
+}
+
+declare -A worker # of each proxy: the process that serves
+
+worker_of() { # worker_of PID
+	local child
+	child=$(pgrep -P "$1" | head -1)
+	echo "${child:-$1}"
 }
 
 proxies() { # proxies BACKEND NGINX HAPROXY BERTH
 	local conf
-	conf=$(nginx_conf "nginx$2" "upstream b { server 127.0.0.1:$1; keepalive 64; keepalive_requests 10000000; } server { listen 127.0.0.1:$2; location / { proxy_pass http://b; proxy_http_version 1.1; proxy_set_header Connection \"\"; ${buffering:-} } }")
+	conf=$(nginx_conf "nginx$2" "upstream b { server 127.0.0.1:$1; keepalive 64; keepalive_requests 10000000; } server { listen 127.0.0.1:$2; location / { proxy_pass http://b; proxy_http_version 1.1; proxy_set_header Connection \"\"; ${buffering:-} } }" "$scratch/nginx$2.log combined buffer=32k flush=1s")
 	start $proxy_core nginx -e stderr -c "$conf"
+	worker[nginx]=${pids[-1]}
 	cat >"$scratch/haproxy$3" <<-EOT
+		ring requests
+		  format raw
+		  maxlen 1200
+		  size 1048576
+		  backing-file $scratch/haproxy$3.log
 		global
 		  nbthread 1
 		  maxconn 2000
+		  log ring@requests local0
 		defaults
 		  mode http
+		  log global
+		  option httplog
 		  timeout connect 5s
 		  timeout client 60s
 		  timeout server 60s
@@ -50,12 +70,51 @@ proxies() { # proxies BACKEND NGINX HAPROXY BERTH
 		  server s 127.0.0.1:$1
 	EOT
 	start $proxy_core haproxy -f "$scratch/haproxy$3"
+	worker[haproxy]=${pids[-1]}
 	berth_before "$1" "$4"
+	worker[berth]=${pids[-1]}
 	for p in "$2" "$3" "$4"; do listens "$p"; done
+	for p in nginx haproxy berth; do worker[$p]=$(worker_of "${worker[$p]}"); done
 }
 
-requests() { # requests PORT PATH -> requests a second and median
-	taskset -c "$other_core" wrk -t1 -c32 -d"${seconds}s" --latency "http://127.0.0.1:$1/$2" | awk '/Requests\/sec/ { r = $2 } / 50%/ { l = $2 } /Non-2xx/ { r = 0 } END { print r, l }'
+cpu_ns() { # cpu_ns PID: time that its threads have had
+	cat "/proc/$1/task"/*/schedstat | awk '{ n += $1 } END { printf "%.0f", n }'
+}
+
+requests() { # requests PORT PATH WORKER -> requests a second, median in us, CPU time of the worker for each in us
+	local before=0 after=0 got
+	[ -z "$3" ] || before=$(cpu_ns "$3")
+	got=$(taskset -c "$other_core" wrk -t1 -c32 -d"${seconds}s" --latency "http://127.0.0.1:$1/$2")
+	[ -z "$3" ] || after=$(cpu_ns "$3")
+	awk -v ns="$((after - before))" '
+		/requests in/ { n = $1 }
+		/Requests\/sec/ { rate = $2 }
+		/ 50%/ { us = $2 + 0; if ($2 ~ /ms$/) us *= 1000; else if ($2 !~ /us$/) us *= 1000000 }
+		/Non-2xx/ { bad = 1 }
+		END { print bad ? 0 : rate, us, n ? ns / n / 1000 : 0 }' <<<"$got"
+}
+
+median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+
+# One proxy after the other, forwards and backwards, and of each the median: what the machine does meanwhile strikes all alike.
+measure() { # measure SIZE: fills rate, delay and cost
+	local names=(direct relay nginx haproxy berth) order=() round name port seen=$scratch/seen
+	rm -f "$seen".*
+	for round in 1 2 3; do
+		order=("${names[@]}")
+		[ $round != 2 ] || order=(berth haproxy nginx relay direct)
+		for name in "${order[@]}"; do
+			port=p_$name
+			[ "$name" != direct ] || port=p_back
+			requests "${!port}" "$1" "${worker[$name]:-}" >>"$seen.$name"
+		done
+	done
+	for name in "${names[@]}"; do
+		rate[$1$name]=$(awk '{ print $1 }' "$seen.$name" | median)
+		delay[$1$name]=$(awk '{ print $2 }' "$seen.$name" | median)
+		cost[$1$name]=$(awk '{ print $3 }' "$seen.$name" | median)
+		printf '%-10s %12s %12.0f %12.0f %12.2f\n' "$1" "$name" "${rate[$1$name]}" "${delay[$1$name]}" "${cost[$1$name]}"
+	done
 }
 
 throughput() {
@@ -66,22 +125,19 @@ throughput() {
 	printf ok >"$scratch/www/health" # a backend without it is none
 	start "$other_core" nginx -e stderr -c "$(nginx_conf back "sendfile on; server { listen 127.0.0.1:$p_back; root $scratch/www; open_file_cache max=10; }")"
 	listens "$p_back"
+	start "$proxy_core" "$relay" "$p_back" "$p_relay"
+	worker[relay]=${pids[-1]}
+	listens "$p_relay"
 	proxies "$p_back" "$p_nginx" "$p_haproxy" "$p_berth"
-	printf '%-10s %12s %12s\n' body proxy requests/s
-	local size port name rate median
-	declare -A got
-	for size in 2k 64k 1024k; do
-		for name in direct nginx haproxy berth; do
-			port=p_$name
-			[ $name != direct ] || port=p_back
-			read -r rate median < <(requests "${!port}" $size)
-			got[$size$name]=$rate
-			printf '%-10s %12s %12.0f   p50 %s\n' $size $name "$rate" "$median"
-		done
-	done
-	ratio() { awk -v a="${got[$1]}" -v b="${got[$2]}" 'BEGIN { printf "%.2f", (b > 0 ? a / b : 0) }'; }
+	printf '%-10s %12s %12s %12s %12s\n' body proxy requests/s 'median us' 'CPU us each'
+	local size
+	declare -A rate delay cost
+	for size in 2k 64k 1024k; do measure $size; done
+	ratio() { awk -v a="${rate[$1]}" -v b="${rate[$2]}" 'BEGIN { printf "%.2f", (b > 0 ? a / b : 0) }'; }
+	echo "2 KB: a relay that copies bytes unread, the least that a proxy can do: $(ratio 2krelay 2knginx) times nginx, $(ratio 2krelay 2khaproxy) times haproxy"
 	promise "2 KB, times nginx" "$(ratio 2kberth 2knginx)" ">=" 1.0
 	promise "2 KB, times haproxy" "$(ratio 2kberth 2khaproxy)" ">=" 1.7
+	promise "2 KB, median over nginx's, us" "$(awk -v a="${delay[2kberth]}" -v b="${delay[2knginx]}" 'BEGIN { print a - b }')" "<=" 20
 	promise "64 KB, times nginx" "$(ratio 64kberth 64knginx)" ">=" 1.0
 	promise "64 KB, times haproxy" "$(ratio 64kberth 64khaproxy)" ">=" 1.0
 	echo "1024 KB: $(ratio 1024kberth 1024knginx) times nginx, $(ratio 1024kberth 1024khaproxy) times haproxy"
