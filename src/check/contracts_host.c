@@ -330,15 +330,15 @@ static bool has_key(struct str text)
     return false;
 }
 
-/* What is wrong with a file of secrets, or NULL. */
-static const char *secret_wrong(struct check_run *c, const char *path, bool secret, bool keys)
+/* What is wrong with such a file, or NULL; rights: those that others must not have. */
+static const char *secret_wrong(struct check_run *c, const char *path, mode_t rights, bool keys)
 {
     const char *wrong = check_file_wrong(c, path);
     struct stat st;
     if (wrong)
         return wrong;
-    if (secret && stat(path, &st) == 0 && st.st_mode & (S_IROTH | S_IWOTH | S_IWGRP))
-        return arena_printf(c->a, "'%s' has rights %04o: others may %s it", check_short(c, path), (unsigned)(st.st_mode & 07777), st.st_mode & S_IROTH ? "read" : "change");
+    if (stat(path, &st) == 0 && st.st_mode & rights)
+        return arena_printf(c->a, "'%s' has rights %04o: others may %s it", check_short(c, path), (unsigned)(st.st_mode & 07777), st.st_mode & rights & (S_IWGRP | S_IWOTH) ? "change" : "read");
     if (keys) {
         base_autobuf struct buf text = BUF_INIT(KEYS_MAX);
         struct err err;
@@ -355,8 +355,11 @@ int check_secrets(struct check_run *c)
     const struct fleet_router *o = &c->f->router;
     const struct {
         const char *what, *path;
-        bool secret, keys;
-    } files[] = {{"keys", o->keys_file, true, true}, {"certificate", o->certificate, false, false}, {"key of the certificate", o->key, true, false}};
+        mode_t rights;
+        bool keys;
+    } files[] = {{"keys", o->keys_file, S_IRWXG | S_IRWXO, true}, /* the router takes no other */
+                 {"certificate", o->certificate, S_IWGRP | S_IWOTH, false},
+                 {"key of the certificate", o->key, S_IWGRP | S_IWOTH | S_IROTH, false}};
     const struct fleet_host *h = check_router_host(c->f);
     int r = 0;
     bool any = false;
@@ -369,7 +372,7 @@ int check_secrets(struct check_run *c)
             r = check_found(c, CHECK_UNPROVEN, subject, check_at(c, o->pos), "the router runs on host '%s'", h->name);
             continue;
         }
-        const char *wrong = secret_wrong(c, files[i].path, files[i].secret, files[i].keys);
+        const char *wrong = secret_wrong(c, files[i].path, files[i].rights, files[i].keys);
         r = check_found(c, wrong ? CHECK_BROKEN : CHECK_HOLDS, subject, check_at(c, o->pos), "%s", wrong ? wrong : check_short(c, files[i].path));
     }
     if (r == 0 && !any)

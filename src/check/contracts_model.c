@@ -150,7 +150,7 @@ static int judge_header(struct check_run *c, const struct fleet_model *m, const 
     if (r < 0)
         return r;
     if (wrong && wrong->code == -ENOENT)
-        return check_found(c, CHECK_NONE, subject, at, "its %s are not here: see contract payload", role);
+        return check_found(c, CHECK_NONE, subject, at, "its %s cannot be found here: see contract payload", role);
     if (wrong)
         return check_found(c, CHECK_BROKEN, subject, check_where(c, wrong->path, 0), "%s: %s", role, wrong->why);
     if ((r = check_header(c->plan, m, m->weights, &target, c->err)) < 0)

@@ -195,6 +195,10 @@ static int judge_unit(struct check_run *c, struct texts *t, const struct fleet_s
     struct err err;
     if (s->unit == FLEET_SYSTEMD && !known->installed)
         return check_found(c, CHECK_UNPROVEN, subject, at, "its runtime is not installed here: a unit names its files");
+    const char *const *argv;
+    size_t n;
+    if (check_command(c, s, &argv, &n, &err) == -EINVAL)
+        return check_found(c, CHECK_NONE, subject, at, "its command line cannot be made: see contract argv");
     int r = write_unit(c, t, s, &path, &err);
     if (r == -ENOENT)
         return check_found(c, CHECK_NONE, subject, at, "its model's files are not here: see contract payload");

@@ -206,6 +206,7 @@ static int man_of_berth(struct buf *out)
     buf_add_c(out, ".SH ENVIRONMENT\n"
                    ".TP\n.B BERTH_STATE\nfolder of runtimes, payloads and logs (root: /var/lib/berth; else ~/.local/state/berth)\n"
                    ".TP\n.B BERTH_RUN\nfolder of locks and control sockets (root: /run/berth; else $XDG_RUNTIME_DIR/berth)\n"
+                   ".TP\n.B BERTH_CONFIG\nfolder of settings, beside which units of 'scope: user' are (root: /etc/berth; else $XDG_CONFIG_HOME/berth)\n"
                    ".TP\n.B NO_COLOR\nno colour in tables and progress when set and not empty\n"
                    ".SH FILES\n.TP\n.B fleet.yaml\nthe fleet: hosts, runtimes, models, services, endpoints, router\n");
     return buf_status(out);

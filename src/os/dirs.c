@@ -106,13 +106,13 @@ int os_dirs_find(struct os_dirs *ret, struct err *err)
         if (r == 0)
             r = root_dir("BERTH_RUN", "/run/berth", &d.run, err);
         if (r == 0)
-            r = root_dir(NULL, "/etc/berth", &d.config, err);
+            r = root_dir("BERTH_CONFIG", "/etc/berth", &d.config, err);
     } else {
         r = user_dir("BERTH_STATE", "XDG_STATE_HOME", "/.local/state/berth", &d.state, err);
         if (r == 0)
             r = user_run_dir(d.state, &d.run, err);
         if (r == 0)
-            r = user_dir(NULL, "XDG_CONFIG_HOME", "/.config/berth", &d.config, err);
+            r = user_dir("BERTH_CONFIG", "XDG_CONFIG_HOME", "/.config/berth", &d.config, err);
     }
     if (r < 0)
         os_dirs_release(&d);

@@ -16,7 +16,7 @@
 struct os_dirs {
     char *state;  /* root: /var/lib/berth; else $XDG_STATE_HOME/berth or ~/.local/state/berth; $BERTH_STATE wins */
     char *run;    /* root: /run/berth; else $XDG_RUNTIME_DIR/berth, or state/run; $BERTH_RUN wins */
-    char *config; /* root: /etc/berth; else $XDG_CONFIG_HOME/berth or ~/.config/berth */
+    char *config; /* root: /etc/berth; else $XDG_CONFIG_HOME/berth or ~/.config/berth; $BERTH_CONFIG wins. Units of `scope: user` are beside it */
 };
 /* Reads the environment; makes nothing. A relative path in a variable is -EINVAL. */
 int os_dirs_find(struct os_dirs *ret, struct err *err) BASE_MUST_USE;

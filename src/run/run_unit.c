@@ -3,7 +3,11 @@
  * A service as a unit has the same arguments, files and environment as a child of ours. What a child gets from bubblewrap a unit gets from systemd, so it starts the program through its tree's own loader.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <grp.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -189,13 +193,32 @@ static int judge(const char *what, int status, struct str said, struct err *err)
     return err_set(err, -EBADMSG, "%s refuses it: %s", what, buf_status(&shown) < 0 || shown.len == 0 ? "no reason given" : shown.ptr);
 }
 
-static int verify_service(const char *path, enum fleet_scope scope, struct err *err)
+static int analyze(const char *path, enum fleet_scope scope, const char *runtime_dir, struct err *err)
 {
-    base_autobuf struct buf out = BUF_INIT(65536), errout = BUF_INIT(65536);
+    base_autobuf struct buf out = BUF_INIT(65536), errout = BUF_INIT(65536), home = BUF_INIT(PATH_MAX + 8), run = BUF_INIT(PATH_MAX + 32);
     const char *const argv[] = {"systemd-analyze", scope == FLEET_USER ? "--user" : "--system", "--man=no", "--recursive-errors=no", "verify", path, NULL};
-    const struct os_spawn s = {.argv = argv, .use_path = true, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
+    buf_addf(&home, "HOME=%s", getenv("HOME") ? getenv("HOME") : "/");
+    buf_addf(&run, "XDG_RUNTIME_DIR=%s", runtime_dir);
+    if (buf_status(&home) < 0 || buf_status(&run) < 0)
+        return err_nomem(err);
+    const char *const envp[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", home.ptr, run.ptr, NULL};
+    const struct os_spawn s = {.argv = argv, .envp = envp, .use_path = true, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
     int status, r = os_run(&s, VERIFY_MS, &out, &errout, &status, err);
     return r < 0 ? r : judge("systemd-analyze", status, buf_str(&errout), err);
+}
+
+/* A user's manager makes folders in its runtime directory, and ends without one: outside a login session it gets one for the time. */
+static int verify_service(const char *path, enum fleet_scope scope, struct err *err)
+{
+    const char *dir = getenv("XDG_RUNTIME_DIR");
+    char own[] = "/tmp/berth-run-XXXXXX";
+    if (scope == FLEET_SYSTEM || (dir && access(dir, W_OK) == 0))
+        return analyze(path, scope, dir ? dir : "/run", err);
+    if (!mkdtemp(own))
+        return err_sys(err, -errno, "cannot make a folder below /tmp");
+    int r = analyze(path, scope, own, err);
+    base_ignore(os_remove_tree(AT_FDCWD, own, NULL)); /* it is below /tmp */
+    return r;
 }
 
 /* Its exit code has been 0 for units that it then left out: what it says counts, too. */
