@@ -325,8 +325,10 @@ static unsigned walk_chain(struct walk *w, const struct firewall_chain *c, unsig
     unsigned may = 0;
     for (size_t i = 0; i < c->n_rules; i++) {
         struct effect e;
-        if (++w->steps > FIREWALL_STEPS_MAX)
+        if (++w->steps > FIREWALL_STEPS_MAX) {
+            stops_at(w, c->rules[i].line);
             return may | FIREWALL_PASSES | FIREWALL_STOPS;
+        }
         (w->f->iptables ? read_iptables : read_nft)(&c->rules[i], w->p, &e);
         if (e.match == NO || e.then == GO_ON)
             continue;
@@ -343,6 +345,7 @@ static unsigned walk_chain(struct walk *w, const struct firewall_chain *c, unsig
             continue; /* LOG, MARK: nothing that ends a walk */
         } else if (depth == FIREWALL_JUMPS_MAX) {
             does = FIREWALL_PASSES | FIREWALL_STOPS;
+            stops_at(w, c->rules[i].line);
         } else {
             does = walk_chain(w, to, depth + 1);
             if (e.then == JUMP && does & FALLS) { /* comes back and goes on behind */
