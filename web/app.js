@@ -112,7 +112,7 @@ function buildReplica() {
       const squares = r.slots <= 32 ? r.slots : 0;
       if (slots.childElementCount !== squares + 1) slots.replaceChildren(...Array.from({ length: squares }, () => make("i")), make("span"));
       for (let i = 0; i < squares; i++) setClass(slots.children[i], i < r.busy ? "busy" : "");
-      setText(slots.lastChild, `${r.slots ? `${r.busy} of ${r.slots} slots` : `${r.busy} under way`}${r.waiting ? `, ${r.waiting} waiting` : ""}, reads ${count(Math.round(r.prefill_tokens_per_s))}/s`);
+      setText(slots.lastChild, `${r.slots ? `${r.busy} of ${r.slots} slots` : `${r.busy} under way`}${r.waiting ? `, ${r.waiting} waiting` : ""}${r.prefill_tokens_per_s === null ? "" : `, reads ${count(Math.round(r.prefill_tokens_per_s))}/s`}`);
       setText(share, r.cache_share === null ? "–" : `${Math.round(r.cache_share * 100)} %`);
       fill.style.width = `${(r.cache_share || 0) * 100}%`;
     },

@@ -83,7 +83,10 @@ int top_replicas(const struct top_data *d, bool color, struct buf *out)
         slots_cell(t, r);
         os_table_cell(t, OS_PLAIN, "%llu", (unsigned long long)json_get_u64(r, "waiting"));
         os_table_cell(t, OS_PLAIN, "%.1f", json_get_f64(r, "tokens_per_s"));
-        os_table_cell(t, OS_PLAIN, "%.0f", json_get_f64(r, "prefill_tokens_per_s"));
+        if (json_is_null(json_get(r, "prefill_tokens_per_s")))
+            os_table_cell(t, OS_DIM, "-");
+        else
+            os_table_cell(t, OS_PLAIN, "%.0f", json_get_f64(r, "prefill_tokens_per_s"));
         if (json_is_null(json_get(r, "cache_share")))
             os_table_cell(t, OS_DIM, "-");
         else

@@ -54,7 +54,10 @@ static void write_replica(struct proxy *p, const struct proxy_peer *at, const ch
     json_out_u64(o, "busy", peer->s.active);
     json_out_u64(o, "waiting", peer->waiting);
     json_out_f64(o, "tokens_per_s", see_rate_of(&peer->rate, now));
-    json_out_f64(o, "prefill_tokens_per_s", (double)(int64_t)(peer->s.prefill_tps * 10) / 10);
+    if (peer->s.told)
+        json_out_f64(o, "prefill_tokens_per_s", (double)(int64_t)(peer->s.prefill_tps * 10) / 10);
+    else
+        json_out_null(o, "prefill_tokens_per_s");
     json_out_u64(o, "prompt_tokens", read);
     json_out_u64(o, "cached_tokens", peer->cached_n);
     json_out_u64(o, "generated_tokens", peer->predicted_n);

@@ -53,7 +53,7 @@ int memory_save(const struct affinity *a, uint64_t seed, const struct memory_rep
         const struct sched_replica *r = replicas[i].r;
         struct str name = str_of(replicas[i].name);
         put(out, r->generation, 8);
-        put(out, r->prefill_tps > 0 && r->prefill_tps < UINT32_MAX ? (uint64_t)r->prefill_tps : 0, 4);
+        put(out, r->told && r->prefill_tps < UINT32_MAX ? (uint64_t)r->prefill_tps : 0, 4);
         put(out, (uint64_t)(r->kept * 1000), 4);
         put(out, name.len, 1);
         buf_add(out, name.ptr, name.len > 255 ? 255 : name.len);
@@ -168,9 +168,11 @@ int memory_load(struct affinity *a, struct str text, const struct memory_replica
     for (uint32_t i = r->n_turns; i-- > 0;)
         take_turn(a, r, r->rest.ptr + (size_t)i * TURN_BYTES);
     for (uint32_t i = 0; i < r->n_replicas; i++)
-        if (r->here[i] && r->learnt[i].tps && r->learnt[i].kept && r->learnt[i].kept <= 1000) {
-            r->here[i]->prefill_tps = r->learnt[i].tps;
+        if (r->here[i] && r->learnt[i].kept && r->learnt[i].kept <= 1000) {
             r->here[i]->kept = r->learnt[i].kept / 1000.0;
+            r->here[i]->told = r->learnt[i].tps > 0;
+            if (r->here[i]->told)
+                r->here[i]->prefill_tps = r->learnt[i].tps;
         }
     *ret_seed = seed;
     return 0;

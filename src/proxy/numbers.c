@@ -141,7 +141,8 @@ int proxy_metrics(struct proxy *p, struct buf *out)
         metrics_set(PROXY_M(p, PROXY_M_READY, peer->name), peer->s.ready);
         metrics_set(PROXY_M(p, PROXY_M_SUSPECT, peer->name), peer->s.suspect_ms > now);
         metrics_set(PROXY_M(p, PROXY_M_BUSY, peer->name), peer->s.active);
-        metrics_set(PROXY_M(p, PROXY_M_SPEED, peer->name), peer->s.prefill_tps);
+        if (peer->s.told)
+            metrics_set(PROXY_M(p, PROXY_M_SPEED, peer->name), peer->s.prefill_tps);
     }
     (void)pthread_mutex_unlock(&p->lock);
     return metrics_text(p->metrics, out);

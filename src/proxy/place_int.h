@@ -102,7 +102,7 @@ bool affinity_next(const struct affinity *a, uint32_t *cursor, uint64_t *ret_key
 /* The index as bytes, for the next process of the router. Little-endian:
  *
  *   "berthidx", u32 version, u32 replicas, u32 turns, u64 seed of the hashes
- *   each replica:  u64 generation, u32 prompt tokens a second, u32 thousandths of what is kept, u8 length, name
+ *   each replica:  u64 generation, u32 prompt tokens a second (0: not known), u32 thousandths of what is kept, u8 length, name
  *   each turn:     u64 key, u32 tokens, u16 replica, u16 slot (65535: none); the one that was used last first
  *   u64 hash of everything before
  *
@@ -159,6 +159,7 @@ struct sched_replica {
     unsigned failures;     /* in a row */
     uint64_t suspect_ms;   /* until then it is the last choice */
     unsigned window;       /* after failures: how many at once, rising; 0: no limit but its slots */
+    bool told;             /* prefill_tps is what its answers told, not the guess */
     double prefill_tps, service_ms, kept; /* learned; kept: share of a prediction that holds when the slot was used by others since */
     struct sched_slot *slots; /* n_slots of them when it pins */
 };

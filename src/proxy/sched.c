@@ -331,8 +331,10 @@ static void release_slot(struct sched *s, const struct sched_ticket *t, struct s
 static void correct(struct sched *s, const struct sched_ticket *t, const struct sched_outcome *o)
 {
     struct sched_replica *r = t->replica;
-    if (o->prompt_ms > 0 && o->prompt_n >= LEARN_TOKENS)
+    if (o->prompt_ms > 0 && o->prompt_n >= LEARN_TOKENS) {
         learn(&r->prefill_tps, (double)o->prompt_n * 1000 / o->prompt_ms);
+        r->told = true;
+    }
     if (!t->matched || t->predicted < DROP_FROM_TOKENS)
         return;
     double share = (double)o->cached_n / (double)t->predicted;

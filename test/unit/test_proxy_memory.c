@@ -38,6 +38,7 @@ static void comes_back(void **state)
     uint64_t seed = 0;
     replicas(2, 4);
     reps[0].prefill_tps = reps[1].prefill_tps = 1234;
+    reps[0].told = reps[1].told = true;
     reps[0].kept = 0.25;
     for (size_t c = 0; c < 6; c++)
         had_a_turn(c, 100 + c);
@@ -46,7 +47,7 @@ static void comes_back(void **state)
     if (memory_load(aff, buf_str(&b), names, 2, &seed, &err) < 0)
         fail_msg("%s", err.text);
     assert_int_equal(seed, 77);
-    assert_true(reps[0].prefill_tps > 1233 && reps[0].prefill_tps < 1235 && reps[0].kept > 0.24 && reps[0].kept < 0.26);
+    assert_true(reps[0].prefill_tps > 1233 && reps[0].prefill_tps < 1235 && reps[0].kept > 0.24 && reps[0].kept < 0.26 && reps[0].told);
     /* the next turn goes home, to its slot */
     go(turn(0, "adaptive", 2, 3, 2, 400));
     assert_ptr_equal(t[0].replica, &reps[1]);

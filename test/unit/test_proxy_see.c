@@ -186,6 +186,7 @@ static void phases_of_a_request(void **state)
     assert_int_equal(number(r, "waiting"), 1);
     assert_int_equal(number(r, "slots"), 1);
     assert_true(json_is_null(json_get(r, "cache_share")));
+    assert_true(json_is_null(json_get(r, "prefill_tokens_per_s"))); /* a guess is no reading */
     replica_event(&rig.replicas[0], EVENT("a") EVENT("b"));
     WAIT(contains(&c.body, "\"b\""));
     v = request(0);
@@ -204,6 +205,7 @@ static void phases_of_a_request(void **state)
     double share = 0, rate = 0;
     assert_true(json_f64(json_get(json_at(json_get(json_root(told), "replicas"), 0), "cache_share"), &share) && share == 0.75);
     assert_true(json_f64(json_get(v, "tokens_per_s"), &rate) && rate == 50);
+    assert_false(metric("berth_router_replica_prompt_tokens_per_second{"));
     assert_true(metric("berth_router_inter_token_seconds_count{endpoint=\"m\",replica=\"r0\"} 1"));
     client_release(&c);
     client_release(&waits);
