@@ -111,10 +111,14 @@ $(BUILD)/crash-recorder.so: test/crash/recorder.c
 	@mkdir -p $(@D)
 	$(CC) -std=c17 -D_GNU_SOURCE $(WARN) -Wno-missing-prototypes -O2 -fPIC -shared -o $@ $<
 
+$(BUILD)/names.so: test/names/resolver.c
+	@mkdir -p $(@D)
+	$(CC) -std=c17 -D_GNU_SOURCE $(WARN) -Wno-missing-prototypes -O2 -fPIC -shared -o $@ $<
+
 $(BUILD)/fitmodels: $(BUILD)/aids/fitmodels
 	@cp $< $@
 
-test-programs: all $(UNIT) $(FUZZ) $(AIDS) $(BUILD)/fit-observer.so $(BUILD)/crash-recorder.so
+test-programs: all $(UNIT) $(FUZZ) $(AIDS) $(BUILD)/fit-observer.so $(BUILD)/crash-recorder.so $(BUILD)/names.so
 
 deps:
 	@tools/deps build

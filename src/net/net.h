@@ -126,3 +126,14 @@ void net_tls_stats(struct net_tls *t, struct net_tls_stats *ret);
 void net_listener_set_tls(struct net_listener *l, struct net_tls *t);
 /* False while a TLS handshake is not complete. */
 bool net_stream_greeted(const struct net_stream *s);
+
+/* ---- names ---------------------------------------------------------------------------------------------------------- */
+
+/* Looks the name of a host up, as the system does it, on a thread of its own: a resolver that hangs holds nothing up, not even the end of the process. cb comes once: with the addresses in the order in which they are
+ * to be tried, or with none and the reason, valid during the call. -EAGAIN: too many are looked up already. Cancelled before its loop is freed. */
+#define NET_RESOLVE_MAX 8      /* addresses of a name that are told */
+#define NET_RESOLVES_AT_ONCE 32 /* of this process; each costs a thread while it lasts */
+struct net_resolve;
+int net_resolve(struct net_loop *l, const char *host, uint16_t port, void (*cb)(void *ctx, const struct net_addr *addrs, size_t n, const char *why), void *ctx, struct net_resolve **ret,
+                struct err *err) BASE_MUST_USE;
+struct net_resolve *net_resolve_cancel(struct net_resolve *r); /* takes NULL; returns NULL */

@@ -6,16 +6,17 @@
  *              "endpoints":[{"name":"m","policy":"adaptive","aliases":["x"],"replicas":[0,1]}, ...],
  *              "headers":["x-task", ...], "bodies":{"max":67108864,"spill":1048576,"memory":268435456,"disk":8589934592}}}
  *
+ * A host is an IP address; a name stands there when the owner has no address for it, and is out of reach.
+ *
  * Both ends are the same program, so a text with anything else in it is an error, not something to be lenient about.
  */
 #include <errno.h>
-#include <netdb.h>
-#include <sys/socket.h>
 
 #include <engine/engine.h>
 
 #include "proxy_int.h"
 
+#define HOST_MAX 1024 /* of a host's name */
 #define CONFIG_ARENA_MAX 16777216 /* of a line of PROXY_CHANNEL_LINE_MAX bytes with room for structs */
 
 /* ---- writing -------------------------------------------------------------------------------------------- */
@@ -48,7 +49,7 @@ static void write_replica(struct json_out *o, const struct fleet_service *declar
     json_out_obj(o, NULL);
     json_out_cstr(o, "name", s->name);
     json_out_cstr(o, "served", engine_served_name(s));
-    json_out_cstr(o, "host", proxy_service_host(s));
+    json_out_cstr(o, "host", state && state->address ? state->address : proxy_service_host(s));
     json_out_u64(o, "port", s->port);
     json_out_bool(o, "ready", state ? state->ready : true);
     json_out_u64(o, "generation", state ? state->generation : 0);
@@ -166,44 +167,14 @@ static void *read_array(const struct proxy_config *c, json_val obj, const char *
     return mem;
 }
 
-static const struct proxy_replica *resolved_before(const struct proxy_config *before, const struct proxy_replica *r)
-{
-    for (size_t i = 0; before && i < before->n_replicas; i++)
-        if (before->replicas[i].resolved && strcmp(before->replicas[i].host, r->host) == 0)
-            return &before->replicas[i];
-    return NULL;
-}
-
-/* A host whose name is unknown is no error: its replica is out of reach, as if the machine were down. */
-static void resolve(struct proxy_replica *r, uint16_t port, const struct proxy_config *before)
-{
-    r->resolved = net_addr_ip(r->host, port, &r->addr) == 0;
-    if (r->resolved)
-        return;
-    const struct proxy_replica *known = resolved_before(before, r);
-    if (known) {
-        r->addr = known->addr;
-        r->addr.port = port;
-        r->resolved = true;
-        return;
-    }
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-    char text[NI_MAXHOST];
-    if (getaddrinfo(r->host, NULL, &hints, &list) == 0 && list &&
-        getnameinfo(list->ai_addr, list->ai_addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST) == 0)
-        r->resolved = net_addr_ip(text, port, &r->addr) == 0;
-    if (list)
-        freeaddrinfo(list);
-}
-
-static int read_replica(const struct proxy_config *c, json_val v, const struct proxy_config *before, struct proxy_replica *r, struct err *err)
+static int read_replica(const struct proxy_config *c, json_val v, struct proxy_replica *r, struct err *err)
 {
     uint64_t port, slots;
     int rc = read_name(c, json_get(v, "name"), FLEET_NAME_MAX, &r->name, err);
     if (rc == 0)
         rc = read_name(c, json_get(v, "served"), FLEET_NAME_MAX, &r->served, err);
     if (rc == 0)
-        rc = read_name(c, json_get(v, "host"), NI_MAXHOST - 1, &r->host, err);
+        rc = read_name(c, json_get(v, "host"), HOST_MAX, &r->host, err);
     if (rc < 0)
         return rc;
     size_t more = 0; /* what is written only when there is something to say */
@@ -223,7 +194,7 @@ static int read_replica(const struct proxy_config *c, json_val v, const struct p
         !json_u64(json_get(v, "slots"), &slots) || slots > SCHED_SLOTS_MAX || !json_u64(json_get(v, "context"), &r->context) || !json_bool(json_get(v, "pins"), &r->pins))
         return bad(err, "a replica is not complete");
     r->slots = (unsigned)slots;
-    resolve(r, (uint16_t)port, before);
+    r->resolved = net_addr_ip(r->host, (uint16_t)port, &r->addr) == 0;
     return 0;
 }
 
@@ -297,7 +268,7 @@ static int read_bodies(struct proxy_config *c, json_val v, struct err *err)
     return 0;
 }
 
-static int read_config(struct proxy_config *c, json_val root, const struct proxy_config *before, struct err *err)
+static int read_config(struct proxy_config *c, json_val root, struct err *err)
 {
     json_val v = json_get(root, "config");
     json_val keyed = json_get(v, "keyed"), cors = json_get(v, "cors"), bodies = json_get(v, "bodies");
@@ -310,7 +281,7 @@ static int read_config(struct proxy_config *c, json_val root, const struct proxy
     if (rc == 0)
         c->endpoints = read_array(c, v, "endpoints", FLEET_SERVICES_MAX, sizeof *c->endpoints, &c->n_endpoints, &rc, err);
     for (size_t i = 0; rc == 0 && i < c->n_replicas; i++)
-        rc = read_replica(c, json_at(json_get(v, "replicas"), i), before, &c->replicas[i], err);
+        rc = read_replica(c, json_at(json_get(v, "replicas"), i), &c->replicas[i], err);
     for (size_t i = 0; rc == 0 && i < c->n_endpoints; i++)
         rc = read_endpoint(c, json_at(json_get(v, "endpoints"), i), &c->endpoints[i], err);
     if (rc == 0)
@@ -318,7 +289,7 @@ static int read_config(struct proxy_config *c, json_val root, const struct proxy
     return rc < 0 || !cors ? rc : read_cors(c, v, err);
 }
 
-int proxy_config_parse_after(struct str text, const struct proxy_config *before, struct proxy_config **ret, struct err *err)
+int proxy_config_parse(struct str text, struct proxy_config **ret, struct err *err)
 {
     struct json *j;
     int rc = json_parse(text, &j, err);
@@ -333,7 +304,7 @@ int proxy_config_parse_after(struct str text, const struct proxy_config *before,
         return err_nomem(err);
     }
     c->refs = 1;
-    rc = read_config(c, json_root(j), before, err);
+    rc = read_config(c, json_root(j), err);
     json_free(j);
     if (rc < 0) {
         proxy_config_unref(c);
@@ -341,11 +312,6 @@ int proxy_config_parse_after(struct str text, const struct proxy_config *before,
     }
     *ret = c;
     return 0;
-}
-
-int proxy_config_parse(struct str text, struct proxy_config **ret, struct err *err)
-{
-    return proxy_config_parse_after(text, NULL, ret, err);
 }
 
 /* ---- life and look-ups ------------------------------------------------------------------------------------------ */

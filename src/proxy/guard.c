@@ -48,6 +48,12 @@ bool proxy_guard_knows(struct proxy *p, const struct http_head *head, const stru
     return known;
 }
 
+const struct proxy_key *proxy_guard_shown(struct proxy *p, const struct http_head *head, const struct proxy_config *c, struct proxy_keys **ret_keys)
+{
+    *ret_keys = c && c->keyed ? keys_now(p) : NULL;
+    return *ret_keys ? proxy_keys_find(*ret_keys, shown_key(head)) : NULL;
+}
+
 bool proxy_guard_secret(const struct proxy_config *c, struct str field)
 {
     return c && c->keyed && (str_eq_nocase(field, STR("authorization")) || str_eq_nocase(field, STR("x-api-key")) || str_eq_nocase(field, STR("api-key")));

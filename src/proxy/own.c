@@ -65,7 +65,12 @@ static void write_tag(struct json_out *o, const char *name)
     json_out_end(o);
 }
 
-static void answer_tags(struct httpio_exchange *x, const struct proxy_config *c, bool ready_only)
+bool proxy_own_lists(const struct proxy_key *key, const struct proxy_endpoint *e)
+{
+    return !key || proxy_key_allows(key, e->name);
+}
+
+static void answer_tags(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_key *key, bool ready_only)
 {
     struct json_out *o = json_out_new();
     if (o) {
@@ -73,7 +78,7 @@ static void answer_tags(struct httpio_exchange *x, const struct proxy_config *c,
         json_out_arr(o, "models");
         for (size_t i = 0; c && i < c->n_endpoints; i++) {
             const struct proxy_endpoint *e = &c->endpoints[i];
-            if (ready_only && !any_ready(c, e))
+            if (!proxy_own_lists(key, e) || (ready_only && !any_ready(c, e)))
                 continue;
             write_tag(o, e->name);
             for (size_t k = 0; k < e->n_aliases; k++)
@@ -96,6 +101,16 @@ static void answer_version(struct httpio_exchange *x)
     finish(x, NULL, 200, o);
 }
 
+static bool lists(const struct proxy_request *r, struct str name)
+{
+    const struct proxy_endpoint *e = proxy_config_find(r->config, name);
+    struct proxy_keys *keys;
+    const struct proxy_key *key = proxy_guard_shown(r->proxy, httpio_exchange_head(r->x), r->config, &keys);
+    bool listed = e && proxy_own_lists(key, e);
+    proxy_keys_unref(keys);
+    return listed;
+}
+
 /* The model is "model", or "name" as older clients have it. */
 static void answer_show(struct proxy_request *r)
 {
@@ -106,7 +121,7 @@ static void answer_show(struct proxy_request *r)
         answer_error(r->x, r, 400, "set \"model\" to a model's name; GET /api/tags lists them");
         return;
     }
-    if (json_scan_string((struct str){body.ptr + off, len}, &name, NULL) < 0 || !proxy_config_find(r->config, buf_str(&name))) {
+    if (json_scan_string((struct str){body.ptr + off, len}, &name, NULL) < 0 || !lists(r, buf_str(&name))) {
         answer_error(r->x, r, 404, "this model is not served here; GET /api/tags lists those that are");
         return;
     }
@@ -169,12 +184,12 @@ static void answer_no_upgrade(struct httpio_exchange *x, enum place_dialect d)
         proxy_answer_json(x, NULL, NULL, 426, buf_str(&body));
 }
 
-static void answer_model(struct httpio_exchange *x, const struct proxy_config *c, struct str encoded)
+static void answer_model(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_key *key, struct str encoded)
 {
     base_autobuf struct buf name = BUF_INIT(4096), body = BUF_INIT(8192);
     proxy_decode(encoded, false, &name);
-    bool known = buf_status(&name) == 0 && c && proxy_config_find(c, buf_str(&name));
-    if (known) {
+    const struct proxy_endpoint *e = buf_status(&name) == 0 && c ? proxy_config_find(c, buf_str(&name)) : NULL;
+    if (e && proxy_own_lists(key, e)) {
         struct json_out *o = json_out_new();
         if (o)
             proxy_write_model(o, buf_str(&name));
@@ -186,7 +201,7 @@ static void answer_model(struct httpio_exchange *x, const struct proxy_config *c
     }
 }
 
-bool proxy_own(struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c)
+bool proxy_own(struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c, const struct proxy_key *key)
 {
     static const struct str one = {"/v1/models/", 11};
     bool get = str_eq_c(head->method, "GET") || str_eq_c(head->method, "HEAD");
@@ -198,9 +213,9 @@ bool proxy_own(struct httpio_exchange *x, const struct http_head *head, const st
     else if (get && str_eq_c(path, "/api/version"))
         answer_version(x);
     else if (get && (str_eq_c(path, "/api/tags") || str_eq_c(path, "/api/ps")))
-        answer_tags(x, c, str_eq_c(path, "/api/ps"));
+        answer_tags(x, c, key, str_eq_c(path, "/api/ps"));
     else if (get && str_starts(path, one) && path.len > one.len)
-        answer_model(x, c, (struct str){path.ptr + one.len, path.len - one.len});
+        answer_model(x, c, key, (struct str){path.ptr + one.len, path.len - one.len});
     else
         return false;
     return true;

@@ -244,7 +244,7 @@ static struct proxy_peer *peer_update(struct proxy *p, const struct proxy_replic
         (void)net_addr_text(&r->addr, peer->target.host);
     snprintf(peer->target.served, sizeof peer->target.served, "%s", r->served);
     peer->s.context = r->context;
-    peer->s.startable = r->startable && r->resolved;
+    peer->s.startable = r->startable;
     snprintf(peer->why, sizeof peer->why, "%s", r->why ? r->why : "");
     return sched_replica_set(&peer->s, r->ready && r->resolved, r->generation, r->slots, r->pins) < 0 ? NULL : peer;
 }

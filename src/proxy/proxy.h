@@ -23,8 +23,9 @@ struct proxy_state {
     const struct fleet_service *as; /* what its process runs as, when that is not what is declared; NULL: as declared */
     bool ready;
     uint64_t generation; /* changes with every start of its process */
-    bool startable;      /* not ready, but its owner starts it when a request waits for it */
+    bool startable;      /* not ready, but worth waiting for: its owner starts it when a request waits for it */
     const char *why;     /* not ready and not startable: what clients are told; NULL */
+    const char *address; /* IP address of a host that is declared by name; NULL: as declared */
 };
 /* The configuration of a fleet as one line of JSON, as the worker reads it. A service that is not in states is taken for ready. */
 int proxy_config_text(const struct fleet *f, const struct proxy_state *states, size_t n, struct buf *out) BASE_MUST_USE;

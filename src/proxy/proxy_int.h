@@ -74,7 +74,7 @@ struct proxy_replica {
     const char *served; /* the model name that its engine answers to */
     const char *host;   /* IP address or host name, as written */
     struct net_addr addr;
-    bool resolved;      /* addr is valid: a host name may be unknown */
+    bool resolved;      /* addr is valid: a host's name is not, which is out of reach */
     bool ready;
     uint64_t generation;
     unsigned slots;     /* requests at once; 0: as many as come */
@@ -128,8 +128,6 @@ struct proxy_target {
     bool pins;
 };
 
-/* As proxy_config_parse. A host name that `before` (may be NULL) has resolved is not looked up again: that would hold up every stream. */
-int proxy_config_parse_after(struct str text, const struct proxy_config *before, struct proxy_config **ret, struct err *err) BASE_MUST_USE;
 /* By name or alias; NULL. */
 const struct proxy_endpoint *proxy_config_find(const struct proxy_config *c, struct str model);
 bool proxy_config_any_ready(const struct proxy_config *c);
@@ -269,6 +267,8 @@ struct proxy_use {
 #define PROXY_GUARD_UNKNOWN "a key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY', and the one shown, if any, is not known"
 /* Whether the request shows a key, when one is needed. */
 bool proxy_guard_knows(struct proxy *p, const struct http_head *head, const struct proxy_config *c);
+/* The key that it shows, which lives until *ret_keys is given back with proxy_keys_unref; NULL: none is needed, or none is known. */
+const struct proxy_key *proxy_guard_shown(struct proxy *p, const struct http_head *head, const struct proxy_config *c, struct proxy_keys **ret_keys);
 /* Whether a field of a request is for us alone. */
 bool proxy_guard_secret(const struct proxy_config *c, struct str field);
 /* Counts the request for its key; then whether the key may use the endpoint. Not 0: it was answered and may be gone. */
@@ -419,8 +419,10 @@ void proxy_request_drop_body(struct proxy_request *r);
 
 /* ---- own.c --------------------------------------------------------------------------------------------------- */
 
-/* Answers what is asked of the router itself, without a body. False: it is none of it. c may be NULL. */
-bool proxy_own(struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c);
+/* Answers what is asked of the router itself, without a body. False: it is none of it. c may be NULL. key: whose models are told of; NULL: all. */
+bool proxy_own(struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c, const struct proxy_key *key);
+/* Whether a list for that key (NULL: for everybody) has the endpoint. */
+bool proxy_own_lists(const struct proxy_key *key, const struct proxy_endpoint *e);
 /* What can be said without the body of one that may have one: there is no such call. True: it is answered, and the request may be gone. */
 bool proxy_own_refuse(struct proxy_request *r);
 /* What needs the body, which is whole. */

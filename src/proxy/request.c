@@ -125,7 +125,7 @@ void proxy_write_model(struct json_out *o, struct str name)
     json_out_end(o);
 }
 
-static void answer_models(struct httpio_exchange *x, const struct proxy_config *c)
+static void answer_models(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_key *key)
 {
     base_autobuf struct buf body = BUF_INIT((size_t)2 * PROXY_CHANNEL_LINE_MAX);
     struct json_out *o = json_out_new();
@@ -136,6 +136,8 @@ static void answer_models(struct httpio_exchange *x, const struct proxy_config *
         json_out_arr(o, "data");
         for (size_t i = 0; c && i < c->n_endpoints; i++) {
             const struct proxy_endpoint *e = &c->endpoints[i];
+            if (!proxy_own_lists(key, e))
+                continue;
             proxy_write_model(o, str_of(e->name));
             for (size_t k = 0; k < e->n_aliases; k++)
                 proxy_write_model(o, str_of(e->aliases[k]));
@@ -219,18 +221,26 @@ static int model_in_form(struct proxy_request *r, struct str content_type, struc
     return len > 0;
 }
 
-/* Every name that may be asked for, up to a bound. */
-static void list_known(const struct proxy_config *c, struct buf *out)
+static void list_names(const struct proxy_config *c, const struct proxy_key *key, struct buf *out)
 {
     size_t shown = 0;
     for (size_t i = 0; i < c->n_endpoints; i++)
-        for (size_t k = 0; k <= c->endpoints[i].n_aliases; k++) {
+        for (size_t k = 0; proxy_own_lists(key, &c->endpoints[i]) && k <= c->endpoints[i].n_aliases; k++) {
             if (shown == PROXY_KNOWN_SHOWN) {
                 buf_add_c(out, ", ...");
                 return;
             }
             buf_addf(out, "%s'%s'", shown++ ? ", " : "", k ? c->endpoints[i].aliases[k - 1] : c->endpoints[i].name);
         }
+}
+
+/* Every name that the client may ask for, up to a bound. */
+static void list_known(const struct proxy_request *r, struct buf *out)
+{
+    struct proxy_keys *keys;
+    const struct proxy_key *key = proxy_guard_shown(r->proxy, httpio_exchange_head(r->x), r->config, &keys);
+    list_names(r->config, key, out);
+    proxy_keys_unref(keys);
 }
 
 /* The name as it was sent, when it is too long to be decoded: its beginning is shown. */
@@ -248,14 +258,14 @@ static void fail_unknown(struct proxy_request *r, struct str model)
     buf_add_c(&text, "model '");
     buf_add_printable(&text, model, FLEET_MODEL_NAME_MAX);
     buf_add_c(&text, "' is not served here; known models: ");
-    list_known(r->config, &text);
+    list_known(r, &text);
     proxy_request_fail(r, 404, "%s", buf_status(&text) < 0 ? "model is not served here" : text.ptr);
 }
 
 static void fail_unnamed(struct proxy_request *r)
 {
     base_autobuf struct buf text = BUF_INIT(65536);
-    list_known(r->config, &text);
+    list_known(r, &text);
     proxy_request_fail(r, 400, "no model is named; set \"model\" in the JSON body or model= in the query to one of: %s",
                        buf_status(&text) < 0 || !text.len ? "(none)" : text.ptr);
 }
@@ -382,16 +392,19 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
         return;
     }
     bool health = get && str_eq_c(path, "/health"), models = get && (str_eq_c(path, "/v1/models") || str_eq_c(path, "/models"));
-    bool known = health || proxy_guard_knows(l->proxy, head, config);
+    if (!health && !proxy_guard_knows(l->proxy, head, config)) { /* counted and logged as any other */
+        take(l, x, head, config);
+        return;
+    }
+    struct proxy_keys *keys = NULL;
+    const struct proxy_key *key = get && !health ? proxy_guard_shown(l->proxy, head, config, &keys) : NULL;
     if (health)
         answer_health(x, config);
-    else if (!known) /* counted and logged as any other */
-        take(l, x, head, config);
     else if (models)
-        answer_models(x, config);
-    if (!known)
-        return;
-    if (health || models || proxy_own(x, head, config))
+        answer_models(x, config, key);
+    bool own = health || models || proxy_own(x, head, config, key);
+    proxy_keys_unref(keys);
+    if (own)
         proxy_config_unref(config);
     else
         take(l, x, head, config);

@@ -289,8 +289,7 @@ static void use_index(struct worker *w)
 static int take_config(struct worker *w, struct str line)
 {
     struct proxy_config *c;
-    /* only this thread changes it */
-    int rc = proxy_config_parse_after(line, w->proxy->config, &c, w->err);
+    int rc = proxy_config_parse(line, &c, w->err);
     if (rc < 0)
         return rc;
     proxy_set_config(w->proxy, c);

@@ -306,6 +306,8 @@ static void release(struct up *u)
     up_router_release(u);
     up_reload_release(u);
     up_watch_end(u);
+    up_names_unused(u);
+    up_names_prune(u);
     for (size_t i = 0; i < u->n_services; i++)
         u->services[i]->run = run_free(u->services[i]->run);
     for (size_t i = 0; i < BASE_COUNT(u->signals) && u->loop; i++)

@@ -7,6 +7,7 @@
  *   up_reload.c   reading the fleet file again; services that come and go
  *   up_upgrade.c  another build of berth takes over, by exec in place
  *   up_watch.c    health of services that others start
+ *   up_names.c    addresses of their hosts
  *   up_router.c   the router: what it is told and says, which worker serves, starting one again
  *   up_worker.c   one worker process: spawn, channel, end
  *   up_control.c  the control socket's server, rolling restarts
@@ -278,6 +279,7 @@ struct up {
     struct up_watch *watches; /* of services that others start */
     size_t n_watches;
     struct net_timer *watch_timer;
+    struct up_name *names;
 
     enum up_phase phase;
     bool services_stopping; /* the router is gone, engines are being stopped */
@@ -353,8 +355,26 @@ bool up_watch_drain(struct up *u, struct str name, uint64_t for_ms);
 bool up_watch_drained(const struct up *u, const struct fleet_service *s);
 /* What is known of them for the router; states has room. */
 size_t up_watch_states(const struct up *u, struct proxy_state *states);
+/* A name has another address, or it is known that it has none. */
+void up_watch_named(struct up *u, const struct up_name *o);
 /* "ready", "no answer", "another model", "elsewhere" (not asked yet) and why (NULL); NULL for a service that is not asked. */
 const char *up_watch_text(const struct up *u, const struct fleet_service *s, const char **ret_why);
+
+/* ---- up_names.c ---- */
+/* The name of a host, which is looked up; lives until a prune that it is not used at. NULL without memory. */
+struct up_name *up_name_of(struct up *u, const char *host);
+/* The address in use; false: there is none. */
+bool up_name_address(const struct up_name *o, uint16_t port, struct net_addr *ret);
+/* No look-up of it has ended. */
+bool up_name_is_new(const struct up_name *o);
+/* Why it has no address. */
+const char *up_name_why(const struct up_name *o);
+/* The address in use does not answer: another one is used from here on. False: there is no other. */
+bool up_name_next(struct up_name *o);
+void up_names_tick(struct up *u);
+/* Marks all as unused; frees those that are since. */
+void up_names_unused(struct up *u);
+void up_names_prune(struct up *u);
 
 /* ---- up_router.c ---- */
 void up_router_start(struct up *u);

@@ -5,8 +5,6 @@
  * known yet counts as ready: the router finds out by itself. Requests that fail are the router's own to judge.
  */
 #include <errno.h>
-#include <netdb.h>
-#include <sys/socket.h>
 
 #include "up_int.h"
 
@@ -20,8 +18,11 @@
 struct up_watch {
     struct up *up;
     const struct fleet_service *service; /* of u->fleet */
+    struct up_name *of_host;    /* its host's name; NULL: that is an address */
     struct net_addr addr;
-    bool resolved;
+    bool resolved;              /* addr is there */
+    bool lost;                  /* it was told that it is not */
+    char address[NET_HOST_MAX]; /* the same without its port, as the router is told */
     bool known, healthy, right; /* it has been asked; answers 200; serves what is declared, as far as it says */
     bool asking_identity;
     unsigned ticks, late;
@@ -37,18 +38,30 @@ static bool is_ready(const struct up_watch *w)
     return !w->known || (w->healthy && w->right);
 }
 
-static bool resolve(struct up_watch *w)
+/* Takes over what its host's name leads to. True: it is another address. */
+static bool take_address(struct up_watch *w)
+{
+    struct net_addr before = w->addr;
+    bool had = w->resolved;
+    w->resolved = up_name_address(w->of_host, w->service->port, &w->addr);
+    if (w->resolved)
+        memcpy(w->address, w->addr.host, sizeof w->address);
+    return w->resolved != had || (had && !net_addr_eq(&before, &w->addr));
+}
+
+static int find_address(struct up_watch *w, struct err *err)
 {
     const char *host = proxy_service_host(w->service);
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-    char text[NI_MAXHOST];
-    if (net_addr_ip(host, w->service->port, &w->addr) == 0)
-        return true;
-    bool ok = getaddrinfo(host, NULL, &hints, &list) == 0 && list && getnameinfo(list->ai_addr, list->ai_addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST) == 0 &&
-              net_addr_ip(text, w->service->port, &w->addr) == 0;
-    if (list)
-        freeaddrinfo(list);
-    return ok;
+    w->resolved = net_addr_ip(host, w->service->port, &w->addr) == 0;
+    if (w->resolved) {
+        memcpy(w->address, w->addr.host, sizeof w->address);
+        return 0;
+    }
+    w->of_host = up_name_of(w->up, host);
+    if (!w->of_host)
+        return err_nomem(err);
+    (void)take_address(w);
+    return 0;
 }
 
 /* Tells the router and people, when it made a difference. */
@@ -74,6 +87,15 @@ static void set_why(struct up_watch *w, const char *text)
         buf_clear(&w->why);
 }
 
+/* What its host's name leads to does not answer: the next address is asked. */
+static void move_on(struct up_watch *w)
+{
+    if (up_name_next(w->of_host) && take_address(w)) {
+        w->generation++;
+        up_router_tell(w->up);
+    }
+}
+
 static void take_health(struct up_watch *w, unsigned status, const char *fail_text)
 {
     char text[64];
@@ -89,6 +111,8 @@ static void take_health(struct up_watch *w, unsigned status, const char *fail_te
         w->ticks = 0;    /* and says first who it is */
     }
     w->healthy = false;
+    if (status == 0 && w->of_host)
+        move_on(w);
     snprintf(text, sizeof text, "health: status %u", status);
     set_why(w, status ? text : fail_text ? fail_text : "no answer");
 }
@@ -174,9 +198,31 @@ bool up_watch_drained(const struct up *u, const struct fleet_service *s)
     return false;
 }
 
+void up_watch_named(struct up *u, const struct up_name *o)
+{
+    bool told = false;
+    for (size_t i = 0; i < u->n_watches; i++) {
+        struct up_watch *w = &u->watches[i];
+        if (w->of_host != o || (!take_address(w) && (w->resolved || w->lost)))
+            continue;
+        w->lost = !w->resolved;
+        char subject[FLEET_NAME_MAX + 16];
+        snprintf(subject, sizeof subject, "service '%s'", w->service->name);
+        if (w->lost)
+            up_say(u, EVENT_WARN, subject, "%s", up_name_why(o));
+        w->fetch = httpio_fetch_cancel(w->fetch);
+        w->generation++;
+        w->ticks = 0;
+        told = true;
+    }
+    if (told)
+        up_router_tell(u);
+}
+
 static void on_tick(void *ctx)
 {
     struct up *u = ctx;
+    up_names_tick(u);
     for (size_t i = 0; i < u->n_watches; i++) {
         struct up_watch *w = &u->watches[i];
         drain_ends(w);
@@ -215,6 +261,7 @@ int up_watch_begin(struct up *u, struct err *err)
     size_t n_old = u->n_watches;
     u->watches = NULL;
     u->n_watches = 0;
+    up_names_unused(u);
     if (!u->router.wanted) { /* the machine with the router asks */
         release(old, n_old);
         return 0;
@@ -226,16 +273,20 @@ int up_watch_begin(struct up *u, struct err *err)
         release(old, n_old);
         return err_nomem(err);
     }
-    for (size_t i = 0; i < f->n_services; i++) {
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < f->n_services; i++) {
         struct up_watch *w = &u->watches[u->n_watches];
         if (is_ours(u, &f->services[i]))
             continue;
         *w = (struct up_watch){.up = u, .service = &f->services[i], .right = true, .why = BUF_INIT(2048), .drained_until_ms = drained_before(old, n_old, f->services[i].name)};
         snprintf(w->name, sizeof w->name, "%s", f->services[i].name);
-        w->resolved = resolve(w);
         u->n_watches++;
+        rc = find_address(w, err);
     }
     release(old, n_old);
+    if (rc < 0)
+        return rc;
+    up_names_prune(u);
     if (u->n_watches > 0)
         net_timer_start(u->watch_timer, TICK_MS, TICK_MS);
     else
@@ -255,8 +306,14 @@ size_t up_watch_states(const struct up *u, struct proxy_state *states)
     size_t n = 0;
     for (size_t i = 0; i < u->n_watches; i++) {
         const struct up_watch *w = &u->watches[i];
-        if (w->known || w->drained_until_ms)
-            states[n++] = (struct proxy_state){.service = w->service, .ready = is_ready(w) && !w->drained_until_ms, .generation = w->generation};
+        struct proxy_state *s = &states[n++];
+        *s = (struct proxy_state){.service = w->service, .ready = w->resolved && is_ready(w) && !w->drained_until_ms, .generation = w->generation};
+        if (w->of_host && w->resolved)
+            s->address = w->address;
+        if (!w->resolved) { /* the first look-up is worth waiting for */
+            s->startable = up_name_is_new(w->of_host) && !w->drained_until_ms;
+            s->why = up_name_why(w->of_host);
+        }
     }
     return n;
 }
@@ -268,6 +325,10 @@ const char *up_watch_text(const struct up *u, const struct fleet_service *s, con
         if (w->service != s)
             continue;
         *ret_why = w->why.len ? w->why.ptr : NULL;
+        if (!w->resolved) {
+            *ret_why = up_name_why(w->of_host);
+            return "no answer";
+        }
         return !w->known ? "elsewhere" : is_ready(w) ? "ready" : w->healthy ? "another model" : "no answer";
     }
     return NULL;

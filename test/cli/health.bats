@@ -1,12 +1,13 @@
 #!/usr/bin/env bats
 # SPDX-License-Identifier: MIT
 #
-# Health of services that berth did not start: who answers, who serves another model, who comes back.
+# Health of services that berth did not start: who answers, who serves another model, who comes back, where their hosts are.
 
 load common
 load life
 
 teardown() {
+	rm -f "$scratch/hold"
 	for pid in "${engine[@]}"; do
 		kill "$pid" 2>/dev/null || true
 	done
@@ -53,6 +54,56 @@ state() { # SERVICE
 	wait_status "$(state a)" ready
 	curl -sS "$url/v1/chat/completions" -d '{"model":"all","stream":true}' | grep -qE 'a-?2'
 	grep -q "service 'a': answers again" "$scratch/err"
+}
+
+@test "a host's name that hangs holds nothing up; one that is not known is told; of two addresses the one that answers is used" {
+	engine=()
+	ports 2
+	outside "${port[0]}" a
+	outside "${port[1]}" b
+	write_fleet "a: {host: here, runtime: sys, port: ${port[0]}, command: ['true']}" "s: {host: slow, runtime: sys, port: ${port[1]}, command: ['true']}" \
+		"t: {host: two, runtime: sys, port: ${port[0]}, command: ['true']}" "n: {host: nobody, runtime: sys, port: ${port[0]}, command: ['true']}"
+	sed -i '1a hosts: {here: {}, slow: {ssh: op@slow.invalid}, two: {ssh: op@two.invalid}, nobody: {ssh: op@nobody.invalid}}' "$fleet"
+	touch "$scratch/hold"
+	: >"$scratch/err"
+	NAMES_HOLD=$scratch/hold LD_PRELOAD=$aids/../names.so "$BERTH" route -f "$fleet" >/dev/null 2>"$scratch/err" 3>&- &
+	up_pid=$!
+	wait_status .state up
+	url=$(status_of .router.url)
+	# who waits for the name of its host waits; streams of others begin and end meanwhile
+	curl -sS "$url/v1/chat/completions" -d '{"model":"s","stream":true}' >"$scratch/waits" 3>&- &
+	waits=$!
+	for _ in 1 2 3; do
+		stream a
+		wait "$stream_pid"
+		grep -q DONE "$scratch/stream"
+	done
+	[ "$(status_of "$(state s)")" = "no answer" ]
+	[[ $("$BERTH" status -f "$fleet") == *"s: "*"the name of its host is being looked up"* ]]
+	[ ! -s "$scratch/waits" ]
+	rm "$scratch/hold"
+	wait "$waits"
+	grep -q DONE "$scratch/waits"
+	wait_status "$(state s)" ready
+	# the other address
+	wait_status "$(state t)" ready
+	curl -sS "$url/v1/chat/completions" -d '{"model":"t","stream":true}' | grep -q DONE
+	# no address
+	wait_status "$(state n)" "no answer"
+	[[ $("$BERTH" status -f "$fleet") == *"n: "*"host 'nobody.invalid' is not known: Name or service not known"* ]]
+	[ "$(curl -sS "$url/v1/chat/completions" -d '{"model":"n"}' | jq -r .error.message)" = "no replica of 'n' is ready: host 'nobody.invalid' is not known: Name or service not known" ]
+	# a reload forgets nothing
+	touch "$scratch/hold"
+	"$BERTH" reload -f "$fleet"
+	curl -sS "$url/v1/chat/completions" -d '{"model":"s","stream":true}' | grep -q DONE
+	"$BERTH" down -f "$fleet"
+	# an end waits for no name
+	NAMES_HOLD=$scratch/hold LD_PRELOAD=$aids/../names.so "$BERTH" route -f "$fleet" >/dev/null 2>>"$scratch/err" 3>&- &
+	up_pid=$!
+	wait_status .state up
+	kill "$up_pid"
+	wait "$up_pid"
+	[ -e "$scratch/hold" ]
 }
 
 @test "a log that nobody reads costs lines, not requests" {

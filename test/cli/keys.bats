@@ -121,6 +121,13 @@ wait_for() {
 	wait
 	[ "$(cat "$scratch/first")" = 200 ]
 	[ "$(chat -H "x-api-key: $one")" = 200 ]
+	# it sees what it may use
+	[ "$(curl -sS --max-time 20 "$url/v1/models" -H "x-api-key: $one" | jq -r '[.data[].id] | contains(["a", "b"])')" = true ]
+	[ "$(curl -sS --max-time 20 "$url/v1/models" -H "x-api-key: $few" | jq -c '[.data[].id]')" = '["b"]' ]
+	[ "$(curl -sS --max-time 20 "$url/api/tags" -H "x-api-key: $few" | jq -c '[.models[].name]')" = '["b"]' ]
+	[ "$(code "$url/v1/models/a" -H "x-api-key: $few")" = 404 ]
+	[ "$(code "$url/v1/models/b" -H "x-api-key: $few")" = 200 ]
+	[ "$(code "$url/api/show" -H "x-api-key: $one" -d '{"model":"a"}')" = 200 ]
 	[ "$(chat -H "x-api-key: $few")" = 403 ]
 	[ "$(model=b chat -H "x-api-key: $few")" = 200 ]
 	run curl -sS --max-time 20 -D "$scratch/head" "$url/v1/chat/completions" -H "x-api-key: $few" -d '{"model":"b"}'

@@ -21,10 +21,11 @@ packages() {
 	[ "$(node -p 'process.versions.node.split(".")[0]')" -ge 20 ] || skip "Node.js is older than 20"
 	packages || skip "the packages cannot be fetched"
 	write_fleet
-	sed -i -E "s/threads: 1\}/threads: 1, args: [--context-shift, --ignore-eos]}/; s/^router: .*/router: {listen: \"127.0.0.1:$router_port\", admin: \"127.0.0.1:$spare_port\"}/" "$fleet"
+	sed -i -E "s/threads: 1\}/threads: 1, args: [--context-shift, --ignore-eos]}/; s/^router: .*/router: {listen: \"127.0.0.1:$router_port\", admin: \"127.0.0.1:$spare_port\", keys-file: keys}/" "$fleet"
+	key=$("$BERTH" key -f "$fleet" add clients 2>/dev/null)
 	bring_up
-	ADMIN=http://127.0.0.1:$spare_port run timeout 120 node "$clients/clients.mjs" "$router" tiny
+	KEY=$key ADMIN=http://127.0.0.1:$spare_port run timeout 120 node "$clients/clients.mjs" "$router" tiny
 	echo "$output"
 	[ "$status" -eq 0 ]
-	[[ $output == 1..13* ]]
+	[[ $output == 1..14* ]]
 }

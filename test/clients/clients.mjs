@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * The clients that people use, against a router: ADMIN=URL clients.mjs URL MODEL, where ADMIN is its admin listener and the engine never ends by itself. Prints TAP. What is asked for goes through the very packages, so that what they expect of a server is tested and
+ * The clients that people use, against a router: ADMIN=URL KEY=KEY clients.mjs URL MODEL, where ADMIN is its admin listener, KEY a key of it, and the engine never ends by itself. Prints TAP. What is asked for goes through the very packages, so that what they expect of a server is tested and
  * not what we believe that they expect.
  */
 import assert from "node:assert/strict";
@@ -10,9 +10,11 @@ import { generateText, streamText } from "ai";
 import OpenAI from "openai";
 
 const [url, model] = process.argv.slice(2);
-const openai = new OpenAI({ baseURL: `${url}/v1`, apiKey: "unused", maxRetries: 0 });
-const anthropic = new Anthropic({ baseURL: url, apiKey: "unused", maxRetries: 0 });
-const provider = createOpenAICompatible({ name: "berth", baseURL: `${url}/v1`, apiKey: "unused", includeUsage: true });
+const apiKey = process.env.KEY;
+const headers = { authorization: `Bearer ${apiKey}` };
+const openai = new OpenAI({ baseURL: `${url}/v1`, apiKey, maxRetries: 0 });
+const anthropic = new Anthropic({ baseURL: url, apiKey, maxRetries: 0 });
+const provider = createOpenAICompatible({ name: "berth", baseURL: `${url}/v1`, apiKey, includeUsage: true });
 const messages = [{ role: "user", content: "What is a slot?" }];
 
 const tests = [];
@@ -34,6 +36,16 @@ test("openai: models, one model, one that is not there", async () => {
   assert(ids.includes(model) && ids.includes("gpt-4o"));
   assert.equal((await openai.models.retrieve(model)).id, model);
   await assert.rejects(openai.models.retrieve("nobody"), (e) => e instanceof OpenAI.NotFoundError);
+});
+
+test("openai, anthropic, ai: a key that is not known is an authentication error", async () => {
+  const wrong = { apiKey: "berth_nobody", maxRetries: 0 };
+  const chat = new OpenAI({ baseURL: `${url}/v1`, ...wrong }).chat.completions;
+  await assert.rejects(chat.create({ model, messages }), (e) => e instanceof OpenAI.AuthenticationError && e.message.includes("a key is needed"));
+  await assert.rejects(chat.create({ model, messages, stream: true }), (e) => e instanceof OpenAI.AuthenticationError);
+  await assert.rejects(new Anthropic({ baseURL: url, ...wrong }).messages.create({ model, messages, max_tokens: 8 }), (e) => e instanceof Anthropic.AuthenticationError && e.error.error.type === "authentication_error");
+  const nobody = createOpenAICompatible({ name: "berth", baseURL: `${url}/v1`, apiKey: wrong.apiKey });
+  await assert.rejects(generateText({ model: nobody(model), messages, maxRetries: 0 }), (e) => e.statusCode === 401);
 });
 
 test("openai: chat, whole, by alias, with its fields", async () => {
@@ -136,11 +148,11 @@ test("ai: an unknown model", async () => {
 });
 
 test("Ollama's probes", async () => {
-  const tags = await (await fetch(`${url}/api/tags`)).json();
+  const tags = await (await fetch(`${url}/api/tags`, { headers })).json();
   assert(tags.models.some((m) => m.name === model));
-  assert.match((await (await fetch(`${url}/api/version`)).json()).version, /^\d+\.\d+\.\d+$/);
-  assert.equal((await fetch(`${url}/api/show`, { method: "POST", body: JSON.stringify({ model }) })).status, 200);
-  assert.match((await (await fetch(`${url}/api/chat`, { method: "POST", body: JSON.stringify({ model, messages }) })).json()).error, /v1\/chat\/completions/);
+  assert.match((await (await fetch(`${url}/api/version`, { headers })).json()).version, /^\d+\.\d+\.\d+$/);
+  assert.equal((await fetch(`${url}/api/show`, { method: "POST", headers, body: JSON.stringify({ model }) })).status, 200);
+  assert.match((await (await fetch(`${url}/api/chat`, { method: "POST", headers, body: JSON.stringify({ model, messages }) })).json()).error, /v1\/chat\/completions/);
 });
 
 console.log(`1..${tests.length}`);
