@@ -20,9 +20,10 @@ static const struct {
     {"smallthinker", {6, 11}}, {"spark2_5", {5, 11}}, {"starcoder", {13, 5}}, {"step35", {10, 27}}, {"t5", {42, 100}}, {"t5encoder", {45, 100}}, {"talkie", {21, 8}},
 };
 static const struct fit_margin usual = {7, 8};
-static const struct fit_margin moved = {40, 60};   /* beside it: tensors or KV that an option moves elsewhere */
+static const struct fit_margin moved = {45, 60};   /* beside it: tensors or KV that an option moves elsewhere */
 static const struct fit_margin without_flash = {5, 40};
 static const struct fit_margin shared_kv = {30, 75}; /* layers that read another device's cache */
+static const struct fit_margin only_moved = {75, 100}; /* a device without layers computes with what an override moved to it */
 static const struct fit_margin only_output = {10, 250}; /* a device without layers computes what is next to the output, too */
 static const struct fit_margin fallen = {10, 400}; /* flash attention that the engine may turn off */
 static const struct fit_margin device = {10, 30};  /* beside it: kernels of a GPU */
@@ -227,11 +228,22 @@ static void span(const struct fit_context *c, size_t d, struct fit_graph *g)
     g->output = has_output(c, d);
 }
 
+/* What a device without layers takes to compute with tensors that overrides moved to it: those of one layer, or of the input, at a time. */
+static uint64_t beside_layers(const struct fit_context *c, const struct fit_graph *g, size_t d)
+{
+    uint64_t most = 0;
+    for (uint32_t il = 0; c->pm->moved && g->from == g->to && il <= c->pm->m->n_layer; il++) {
+        uint64_t columns = *fit_moved(c->pm, d, il);
+        most = columns > most ? columns : most;
+    }
+    return fit_mul(4 * (uint64_t)g->ub, most);
+}
+
 static struct fit_amount played(const struct fit_run *x, const struct fit_context *c, size_t d)
 {
     struct fit_graph g;
     fit_graph_init(&g, x, c);
-    uint64_t bytes = 0, more = 0, misplaced = 0;
+    uint64_t bytes = 0, more = 0, misplaced = 0, beside = 0;
     if (d == x->p->host) {
         uint32_t own = 0;
         while (c->mtp && g.from < g.n_layer && !c->pm->m->layers[g.from].nextn)
@@ -243,7 +255,8 @@ static struct fit_amount played(const struct fit_run *x, const struct fit_contex
         bytes = fit_graph_host(&g, own);
     } else {
         span(c, d, &g);
-        bytes = fit_add(fit_graph_device(&g), shared_kv_in(x, c, d));
+        beside = beside_layers(c, &g, d);
+        bytes = fit_add(fit_add(fit_graph_device(&g), shared_kv_in(x, c, d)), beside);
         more = fit_add(copied_weights(x, c, &g, d), carried_kv(x, c, d));
         /* law 4.5: a measuring pass counts one more activation on every device after the first */
         if (g.from > 0 && g.from < g.to && c->device[g.from - 1] != x->p->host && g.layers[g.from].attn_norm)
@@ -252,8 +265,10 @@ static struct fit_amount played(const struct fit_run *x, const struct fit_contex
             bytes = fit_add(bytes, misplaced);
     }
     struct fit_margin m = margin_of(x, c, d);
-    if (g.from == g.to && (c->draft || x->s->gpu_layers <= c->pm->m->n_layer || c->pm->n_overrides > 0 || x->s->cpu_moe > 0))
+    if (g.from == g.to && (g.output || !beside) && (c->draft || x->s->gpu_layers <= c->pm->m->n_layer || c->pm->n_overrides > 0 || x->s->cpu_moe > 0))
         widen(&m, only_output);
+    if (beside > 0)
+        widen(&m, only_moved);
     if (c->draft && g.from == g.to)
         m.below = 100; /* its head may be the target's */
     struct fit_amount a = {.known = FIT_ESTIMATE};

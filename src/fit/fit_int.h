@@ -65,6 +65,7 @@ struct fit_placed {
     struct fit_group *slots; /* m->n_layer layers, then the output slot; of a nextn layer only FIT_LOADED parts are always there */
     struct fit_sums input;   /* always on the CPU */
     struct fit_sums fixed[FIT_DEVICES_MAX + 1], fixed_nextn[FIT_DEVICES_MAX + 1]; /* overridden: by device, the host at n_devices */
+    uint64_t *moved;         /* columns of activations of what overrides moved, by device and layer (the input at n_layer); NULL without overrides */
     struct fit_sums per_buffer; /* one copy for each distinct buffer type */
     struct fit_sums tied;    /* the output's own copy of token_embd */
     bool has_tied;
@@ -211,6 +212,8 @@ void fit_graph_init(struct fit_graph *g, const struct fit_run *x, const struct f
 bool fit_experts_away(const struct fit_graph *g, uint32_t il);
 uint64_t fit_graph_device(const struct fit_graph *g);
 uint64_t fit_graph_host(const struct fit_graph *g, uint32_t own_layers);
+/* Columns (f32 of a token) that the products of layer il, or the input at n_layer, need on a device for tensors that were moved there alone. */
+uint64_t *fit_moved(const struct fit_placed *pm, size_t device, uint32_t il);
 
 /* Numbers of tokens as people read them; the text lives as long as the block that asks. */
 #define FIT_COUNT(n) units_show_count((n), (char[UNITS_TEXT]){""})

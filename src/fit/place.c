@@ -146,6 +146,20 @@ static int matcher_init(struct matcher *m, struct err *err)
     return 0;
 }
 
+uint64_t *fit_moved(const struct fit_placed *pm, size_t device, uint32_t il)
+{
+    return &pm->moved[device * (pm->m->n_layer + 1) + il];
+}
+
+/* A product's two sides; the input has its own rows, those of the other kind of embeddings, and their mix. */
+static void count_moved(struct fit_placed *pm, const struct model_tensor *t, size_t to)
+{
+    bool input = t->place == MODEL_INPUT;
+    uint32_t slot = input || t->layer < 0 || (uint32_t)t->layer >= pm->m->n_layer ? pm->m->n_layer : (uint32_t)t->layer;
+    uint64_t *columns = fit_moved(pm, to, slot), used = t->expert ? pm->m->experts_used : 1;
+    *columns = fit_add(*columns, input ? fit_mul(4, t->ne[0]) : fit_add(t->ne[0], fit_mul(used, t->ne[1])));
+}
+
 static void place_one(struct matcher *x, const struct model_tensor *t, bool tied)
 {
     struct fit_placed *pm = x->pm;
@@ -163,6 +177,8 @@ static void place_one(struct matcher *x, const struct model_tensor *t, bool tied
             pm->layers[t->layer].away = true;
         struct fit_sums *fixed = nextn ? pm->fixed_nextn : pm->fixed;
         sums_add(&fixed[to], t, repack && (size_t)to == x->p->host);
+        if (!nextn)
+            count_moved(pm, t, (size_t)to);
         if (tied && pm->m->tied_copy_always)
             sums_add(&fixed[to], t, false);
         if (tied)
@@ -209,9 +225,11 @@ int fit_placed_new(const struct fit_prepared *p, const struct model *m, const st
         return err_set(err, -EINVAL, "model of %u layers, the engine has at most %d", m->n_layer, MODEL_LAYERS_MAX);
     struct fit_placed *pm = arena_alloc(a, 1, sizeof(*pm));
     struct fit_group *slots = arena_alloc(a, (size_t)m->n_layer + 1, sizeof(*slots));
-    if (!pm || !slots)
+    uint64_t *moved = n ? arena_alloc(a, ((size_t)m->n_layer + 1) * (p->host + 1), sizeof(*moved)) : NULL;
+    if (!pm || !slots || (n && !moved))
         return err_nomem(err);
     pm->m = m;
+    pm->moved = moved;
     pm->slots = slots;
     pm->overrides = overrides;
     pm->n_overrides = n;

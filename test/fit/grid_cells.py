@@ -39,6 +39,9 @@ OVERRIDES = [
     (2, '-c 2048 -np 1 -ts 1,1 -ncmoe 1'),
     (2, '-c 2048 -np 1 -ts 1,1 -ot blk\\.0\\.ffn=CPU,blk\\.1\\.attn=D0'),
     (2, '-c 2048 -np 1 -ts 1,1 -ot token_embd=D1,output\\.weight=CPU'),
+    (2, '-c 2048 -np 1 -ts 1,0 -ot ffn_.*=D1'),
+    (2, '-c 2048 -np 1 -ts 1,0 -ot blk\\.1\\.attn=D1'),
+    (2, '-c 2048 -np 1 -ts 1,0 -ot token_embd=D1'),
     (0, '-c 2048 -np 1 -ot ffn_.*=CPU'),
 ]
 FULL = [

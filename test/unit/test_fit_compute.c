@@ -371,10 +371,46 @@ static void projector(void **state)
     p = model_free(p);
 }
 
+/* A device without layers computes with what is moved to it: the engine took 2,105,344 bytes for the rows of a token_embd that is 256 wide. */
+static void moved_to_an_idle_device(void **state)
+{
+    (void)state;
+    struct made f = made_sized("llama", 2, 256, 4, 4, 64, 384, 128, 4096);
+    made_tensor(&f, "token_embd.weight", F32, 256, 128, 0);
+    made_tensor(&f, "output_norm.weight", F32, 256, 0, 0);
+    made_tensor(&f, "output.weight", F32, 256, 128, 0);
+    for (uint32_t il = 0; il < 2; il++) {
+        made_attention(&f, il, 256, 256, 256, F32, F32);
+        made_ffn(&f, il, 256, 384, F32, F32);
+    }
+    struct model *m = made_load(&f);
+    struct rig x;
+    rig_init(&x, m, 2);
+    x.in.program = FIT_TOOL;
+    x.shape.context = 2048;
+    rig_split(&x, 1, 0);
+    rig_predict(&x);
+    assert_int_equal(x.r.use[1].terms[FIT_COMPUTE].high, 0);
+    assert_int_equal(x.r.use[1].terms[FIT_COMPUTE].known, FIT_EXACT);
+    x.shape.overrides[0] = (struct fit_override){"token_embd", "RPC1"};
+    x.shape.n_overrides = 1;
+    rig_predict(&x);
+    const struct fit_amount *a = &x.r.use[1].terms[FIT_COMPUTE];
+    assert_int_equal(a->known, FIT_ESTIMATE);
+    assert_int_equal(a->bytes, 4 * 512 * 4 * 256);
+    assert_true(a->low > 0 && a->low < 2105344 && a->high > 2105344 && a->high < 2 * 2105344);
+    /* of several layers one at a time */
+    x.shape.overrides[0].pattern = "ffn_(up|down)";
+    rig_predict(&x);
+    assert_int_equal(a->bytes, 4 * 512 * 2 * (256 + 384));
+    rig_done(&x);
+    m = model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_allocator), cmocka_unit_test(dense), cmocka_unit_test(fixture), cmocka_unit_test(encoder), cmocka_unit_test(experts), cmocka_unit_test(measured), cmocka_unit_test(outputs), cmocka_unit_test(states), cmocka_unit_test(projector),
+        cmocka_unit_test(the_allocator), cmocka_unit_test(dense), cmocka_unit_test(fixture), cmocka_unit_test(encoder), cmocka_unit_test(experts), cmocka_unit_test(moved_to_an_idle_device), cmocka_unit_test(measured), cmocka_unit_test(outputs), cmocka_unit_test(states), cmocka_unit_test(projector),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
