@@ -47,7 +47,7 @@ void fit_add_knobs(const struct fit_view *v, const struct check_need *n, struct 
         os_table_cell(t, knobs[i].freed_bytes > 0 ? OS_PLAIN : OS_DIM, "%s", fit_signed(knobs[i].freed_bytes, freed));
         os_table_cell(t, OS_GREEN, "%s", knobs[i].fits ? "then it fits" : "");
     }
-    fit_table_add(t, v->color, out);
+    fit_table_add(t, v->color, NULL, v->width, out);
 }
 
 void fit_put_knobs(const struct fit_view *v, const struct check_need *n, struct json_out *o)
@@ -140,7 +140,9 @@ void fit_add_families(const struct fit_view *v, struct buf *out)
         struct fit_working_set w;
         if (!working_set(v, e, &w))
             continue;
-        buf_addf(out, "\n%sendpoint %s%s  %s%s%s\n", v->color ? "\033[1m" : "", e->name, v->color ? "\033[0m" : "", v->color && w.wall ? "\033[33m" : "", w.text, v->color && w.wall ? "\033[0m" : "");
+        buf_addf(out, "\n%sendpoint %s%s  %s", v->color ? "\033[1m" : "", e->name, v->color ? "\033[0m" : "", v->color && w.wall ? "\033[33m" : "");
+        fit_wrap(out, w.text, (unsigned)strlen("endpoint   ") + (unsigned)strlen(e->name), "  ", v->width);
+        buf_add_c(out, v->color && w.wall ? "\033[0m" : "");
     }
 }
 

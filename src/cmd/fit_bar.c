@@ -207,15 +207,18 @@ void fit_legend(const struct fit_view *v, struct buf *out)
                 used[g] |= sums[g] > 0;
         }
     }
-    buf_add_c(out, " ");
+    size_t column = 0;
     for (int g = 0; g < FIT_GROUPS_SHOWN; g++) {
+        size_t width = strlen(fit_looks[g].name) + (v->color ? 5 : 4);
         if (!used[g])
             continue;
+        buf_add_c(out, column && column + width > v->width ? "\n" : "");
+        column = column + width > v->width ? width : column + width;
         if (v->color)
-            buf_addf(out, " \033[48;5;%um  \033[0m %s", fit_looks[g].color, fit_looks[g].name);
+            buf_addf(out, "  \033[48;5;%um  \033[0m %s", fit_looks[g].color, fit_looks[g].name);
         else
-            buf_addf(out, " %c %s", fit_looks[g].letter, fit_looks[g].name);
-        buf_add_char(out, ' ');
+            buf_addf(out, "  %c %s", fit_looks[g].letter, fit_looks[g].name);
     }
-    buf_addf(out, v->color ? " \033[38;5;240m%c\033[0m free  \033[38;5;173m%c\033[0m floor\n" : " %c free  %c floor\n", FREE, FLOOR);
+    buf_add_c(out, column + strlen("  . free  / floor") > v->width ? "\n" : "");
+    buf_addf(out, v->color ? "  \033[38;5;240m%c\033[0m free  \033[38;5;173m%c\033[0m floor\n" : "  %c free  %c floor\n", FREE, FLOOR);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Parts of `berth fit`: how a plan is shown (fit_text.c with bars of fit_bar.c, fit_svg.c, fit_json.c), how a better one is found (fit_solve.c), and how the plan learns from an engine (fit_learn.c).
+ * Parts of `berth fit`: how a plan is shown (fit_text.c with bars of fit_bar.c, fit_svg.c, fit_json.c), which shapes are near (fit_table.c), how a better one is found (fit_solve.c), and how the plan learns from an engine (fit_learn.c).
  */
 #pragma once
 
@@ -92,8 +92,10 @@ int fit_families_read(const char *text, struct fit_families *ret) BASE_MUST_USE;
 void fit_add_families(const struct fit_view *v, struct buf *out);
 void fit_put_families(const struct fit_view *v, struct json_out *o);
 
-/* A table's text after two spaces on each line. Takes the table; one that failed marks out as failed. */
-void fit_table_add(struct os_table *t, bool color, struct buf *out);
+/* Breaks text into lines of at most width columns; the first begins at column `at`, the others behind margin. */
+void fit_wrap(struct buf *out, const char *text, unsigned at, const char *margin, unsigned width);
+/* A table's text after two spaces on each line; below (may be NULL): what is said under each row, or NULL. Takes the table; one that failed marks out as failed. */
+void fit_table_add(struct os_table *t, bool color, const char *const *below, unsigned width, struct buf *out);
 
 /* ---- questions ----------------------------------------------------------------------------------------------------------------- */
 

@@ -165,7 +165,7 @@ static void add_observed(const struct check_need *n, const struct fit_result *r,
         else
             os_table_cell(t, OS_DIM, "?");
     }
-    fit_table_add(t, v->color, out);
+    fit_table_add(t, v->color, NULL, v->width, out);
 }
 
 static void put_known(struct json_out *o, const char *key, bool known, double v)
@@ -342,7 +342,7 @@ static int print_comparison(const struct fit_question *q, const struct measure_c
     struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
     for (size_t i = 0; t && i < c->n; i++)
         add_difference(t, &c->rows[i]);
-    fit_table_add(t, q->view.color, &out);
+    fit_table_add(t, q->view.color, NULL, q->view.width, &out);
     return buf_status(&out) < 0 ? no_memory() : cmd_print(buf_str(&out));
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * berth fit --table and --solve: the shapes around the declared one, and the best that there are. What is recommended is printed as a person would use it: the part of the fleet file, and the command line that berth would start.
+ * berth fit --solve: the best shapes that there are. What is recommended is printed as a person would use it: the part of the fleet file, and the command line that berth would start.
  */
 #include "fit_int.h"
 
@@ -15,138 +15,13 @@
 #define CONTEXT_LEAST 4096u
 #define SLOTS_MOST 8u
 #define POINTS_SHOWN 8
-#define REASON_WIDTH 100
 #define SPEED_ALIKE 1.1 /* estimates that differ by less are the same */
-#define COMMAND_WIDTH 100 /* columns of a command line, broken with backslashes */
+#define COMMAND_WIDTH 78 /* columns of a command line, broken with backslashes */
 #define FREE_SERVICES 2 /* so many are searched over everything; more of them over the neighbourhood of what is declared */
 
 static int no_memory(void)
 {
     return cmd_failf(CMD_FAILED, "out of memory");
-}
-
-/* ---- the neighbourhood --------------------------------------------------------------------------------------------------------- */
-
-static void table_json(const struct check_machine *m, const struct check_need *n, const char *axis, const struct fit_row *rows, size_t count, struct json_out *o)
-{
-    json_out_obj(o, NULL);
-    json_out_cstr(o, "service", n->service->name);
-    json_out_cstr(o, "axis", axis);
-    json_out_arr(o, "rows");
-    for (size_t i = 0; i < count; i++) {
-        json_out_obj(o, NULL);
-        json_out_cstr(o, "value", rows[i].value);
-        json_out_bool(o, "declared", rows[i].declared);
-        json_out_u64(o, "context_per_slot", rows[i].slot_context);
-        json_out_bool(o, "fits", rows[i].fits);
-        json_out_cstr(o, "why", rows[i].why);
-        json_out_u64(o, "gap", rows[i].gap_bytes);
-        json_out_obj(o, "left");
-        for (size_t d = 0; d < n->input.n_devices; d++)
-            json_out_i64(o, check_device_name(m, d), rows[i].left[d]);
-        if (m->memory_known)
-            json_out_i64(o, "RAM", rows[i].left[n->input.n_devices]);
-        json_out_end(o);
-        if (rows[i].decode_tok_s > 0)
-            json_out_f64(o, "decode_tok_s", rows[i].decode_tok_s);
-        else
-            json_out_null(o, "decode_tok_s");
-        json_out_end(o);
-    }
-    json_out_end(o);
-    json_out_end(o);
-}
-
-static struct os_table *table_new(const struct check_machine *m, const struct check_need *n, const char *axis)
-{
-    char names[FIT_DEVICES_MAX + 1][64];
-    const char *headings[FIT_DEVICES_MAX + 8] = {"", axis, "SLOT HAS"};
-    enum os_align aligns[FIT_DEVICES_MAX + 8] = {OS_LEFT, OS_RIGHT, OS_RIGHT};
-    size_t columns = 3;
-    for (size_t d = 0; d <= n->input.n_devices; d++) {
-        if (d == n->input.n_devices && !m->memory_known)
-            continue;
-        (void)snprintf(names[d], sizeof(names[d]), "%s %c", d < n->input.n_devices ? check_device_name(m, d) : "RAM", fit_mark(fit_known_use(&n->result->use[d])));
-        headings[columns] = names[d];
-        aligns[columns++] = OS_RIGHT;
-    }
-    if (n->input.n_devices > 1) {
-        headings[columns] = "GAP";
-        aligns[columns++] = OS_RIGHT;
-    }
-    headings[columns] = "TOKENS/S ~";
-    aligns[columns++] = OS_RIGHT;
-    headings[columns] = "";
-    aligns[columns++] = OS_LEFT;
-    return os_table_new(headings, aligns, columns);
-}
-
-/* The first part of a rule's sentence, which is what does not hold; the rest advises. */
-static const char *short_reason(const char *why, char out[REASON_WIDTH])
-{
-    const char *end = strstr(why, ": ");
-    size_t n = end ? (size_t)(end - why) : strlen(why);
-    if (n < REASON_WIDTH && end) {
-        memcpy(out, why, n);
-        out[n] = 0;
-        return out;
-    }
-    return why;
-}
-
-static void table_row(struct os_table *t, const struct check_machine *m, const struct check_need *n, const struct fit_row *row)
-{
-    char text[FIT_NUMBER], reason[REASON_WIDTH];
-    enum os_style style = row->declared ? OS_BOLD : OS_PLAIN;
-    os_table_cell(t, OS_BOLD, "%s", row->declared ? ">" : " ");
-    uint64_t number = 0;
-    os_table_cell(t, style, "%s", str_to_u64(str_of(row->value), &number) == 0 ? units_show_count(number, text) : row->value);
-    os_table_cell(t, style, "%s", units_show_count(row->slot_context, text));
-    for (size_t d = 0; d <= n->input.n_devices; d++) {
-        uint64_t floor = d < n->input.n_devices ? n->devices[d].floor_bytes : n->memory.floor_bytes;
-        if (d == n->input.n_devices && !m->memory_known)
-            continue;
-        os_table_cell(t, row->left[d] < (int64_t)floor ? OS_RED : style, "%s", fit_signed(row->left[d], text));
-    }
-    if (n->input.n_devices > 1)
-        os_table_cell(t, style, "%s", fit_signed((int64_t)row->gap_bytes, text));
-    if (row->decode_tok_s > 0)
-        os_table_cell(t, style, "%.1f", row->decode_tok_s);
-    else
-        os_table_cell(t, style, "-");
-    os_table_cell(t, row->fits ? OS_GREEN : OS_RED, "%s", row->fits ? "fits" : row->why ? short_reason(row->why, reason) : "does not fit");
-}
-
-int fit_table_show(struct fit_session *s, const struct fit_question *q)
-{
-    const char *name = cmd_value(q->c, q->a, "table");
-    const struct check_need *n = q->need;
-    enum fit_axis axis;
-    struct fit_bad *bad = NULL;
-    struct fit_row *rows = NULL;
-    size_t n_bad = 0, count = 0;
-    struct err err;
-    if (fit_axis_of(str_of(name), &axis, &err) < 0)
-        return cmd_usage(q->c, "--table: %s", err.text);
-    if (fit_bad_shapes(s, n, &bad, &n_bad, &err) < 0 || fit_table(&n->input, axis, bad, n_bad, s->plan->arena, &rows, &count, &err) < 0)
-        return cmd_fail(CMD_FAILED, &err);
-    if (q->json) {
-        struct json_out *o = json_out_new();
-        if (!o)
-            return no_memory();
-        table_json(n->machine, n, name, rows, count, o);
-        return fit_print_json(o);
-    }
-    base_autobuf struct buf heading = BUF_INIT(64), out = BUF_INIT(1 << 20), shape = BUF_INIT(8192);
-    for (const char *p = name; *p; p++)
-        buf_add_char(&heading, (char)(*p >= 'a' && *p <= 'z' ? *p - 32 : *p));
-    fit_shape_text(n, &shape);
-    buf_addf(&out, "%s: %s; left after load:\n", n->service->name, shape.ptr ? shape.ptr : "");
-    struct os_table *t = buf_status(&heading) < 0 ? NULL : table_new(n->machine, n, heading.ptr);
-    for (size_t i = 0; t && i < count; i++)
-        table_row(t, n->machine, n, &rows[i]);
-    fit_table_add(t, q->view.color, &out);
-    return buf_status(&out) < 0 ? no_memory() : cmd_print(buf_str(&out));
 }
 
 /* ---- what may be varied --------------------------------------------------------------------------------------------------------- */
@@ -384,15 +259,15 @@ static size_t points_shown(const struct group *g, size_t shown[POINTS_SHOWN])
     return n;
 }
 
+/* What stands in the row's own columns; what was moved stands below it. */
 static void point_row(const struct group *g, size_t p, size_t i, struct os_table *t)
 {
     const struct fit_choice *c = &g->choices[p * g->n + i];
-    base_autobuf struct buf split = BUF_INIT(1024), moved = BUF_INIT(1024), kv = BUF_INIT(64);
+    base_autobuf struct buf split = BUF_INIT(1024), kv = BUF_INIT(64);
     char text[FIT_NUMBER];
     size_t d = 0;
     enum os_style style = p == 0 ? OS_BOLD : OS_PLAIN;
     split_text(c, g->inputs[i].n_devices, &split);
-    moved_text(g->needs[i], c, &moved);
     buf_addf(&kv, "%s", c->shape.k_type->name);
     if (c->shape.k_type != c->shape.v_type)
         buf_addf(&kv, "/%s", c->shape.v_type->name);
@@ -408,8 +283,7 @@ static void point_row(const struct group *g, size_t p, size_t i, struct os_table
     else
         os_table_cell(t, style, "-");
     int64_t left = tightest(g, c, &d);
-    os_table_cell(t, style, "%s on %s", fit_signed(left, text), check_device_name(g->needs[i]->machine, d < g->inputs[i].n_devices ? d : g->needs[i]->machine->n_devices));
-    os_table_cell(t, style, "%s", moved.ptr ? moved.ptr : "");
+    os_table_cell(t, style, "%s %s", fit_signed(left, text), check_device_name(g->needs[i]->machine, d < g->inputs[i].n_devices ? d : g->needs[i]->machine->n_devices));
 }
 
 /* Where the engine will find a file, wherever its header was read. */
@@ -444,23 +318,26 @@ static int add_command(struct fit_session *s, const struct check_need *n, const 
         return r;
     buf_addf(out, "%s", engine_program(engine_find(sv->runtime->engine)));
     size_t column = COMMAND_WIDTH;
-    for (size_t i = 0; i < count; i++) {
-        base_autobuf struct buf word = BUF_INIT(65536);
-        fit_shell_word(&word, argv[i]);
-        /* a flag begins a line, never its value */
-        bool breaks = column + 1 + word.len > COMMAND_WIDTH && argv[i][0] == '-';
+    for (size_t i = 0; i < count;) {
+        base_autobuf struct buf words = BUF_INIT(65536);
+        /* a flag and its values stay on one line */
+        do {
+            buf_add_c(&words, words.len ? " " : "");
+            fit_shell_word(&words, argv[i++]);
+        } while (i < count && argv[i][0] != '-');
+        bool breaks = column + 1 + words.len > COMMAND_WIDTH;
         buf_add_c(out, breaks ? " \\\n  " : " ");
-        buf_add_str(out, buf_str(&word));
-        column = (breaks ? 2 : column + 1) + word.len;
+        buf_add_str(out, buf_str(&words));
+        column = (breaks ? 2 : column + 1) + words.len;
     }
     buf_add_char(out, '\n');
     return 0;
 }
 
-static int add_recommended(struct fit_session *s, const struct group *g, bool color, struct buf *out, struct err *err)
+static int add_recommended(struct fit_session *s, const struct group *g, const struct fit_view *v, struct buf *out, struct err *err)
 {
     base_autobuf struct buf commands = BUF_INIT(1 << 20);
-    buf_addf(out, "\n%sfor the fleet file:%s\n\nservices:\n", color ? "\033[1m" : "", color ? "\033[0m" : "");
+    buf_addf(out, "\n%sfor the fleet file:%s\n\nservices:\n", v->color ? "\033[1m" : "", v->color ? "\033[0m" : "");
     for (size_t i = 0; i < g->n; i++) {
         const struct fit_choice *c = &g->choices[i];
         struct fleet_service sv;
@@ -471,34 +348,55 @@ static int add_recommended(struct fit_session *s, const struct group *g, bool co
             return r;
         fit_service_yaml(&sv, 2, out);
         for (size_t k = 0; k < c->result.n_notes; k++)
-            if (c->result.notes[k].severity != FIT_NOTE || strncmp(c->result.notes[k].rule, "own-", 4) == 0)
-                buf_addf(out, "    # %s\n", c->result.notes[k].text);
+            if (c->result.notes[k].severity != FIT_NOTE || strncmp(c->result.notes[k].rule, "own-", 4) == 0) {
+                buf_add_c(out, "    # ");
+                fit_wrap(out, c->result.notes[k].text, 6, "    # ", v->width);
+            }
     }
-    buf_addf(out, "\n%sas the engine's command line:%s\n\n", color ? "\033[1m" : "", color ? "\033[0m" : "");
+    buf_addf(out, "\n%sas the engine's command line:%s\n\n", v->color ? "\033[1m" : "", v->color ? "\033[0m" : "");
     buf_add_str(out, buf_str(&commands));
     return buf_status(&commands) < 0 || buf_status(out) < 0 ? err_nomem(err) : 0;
 }
 
-static int solved_text(struct fit_session *s, const struct group *g, bool color, struct buf *out, struct err *err)
+/* The shown points as a table, and below a row what its shape leaves out. */
+static int add_points(const struct group *g, const size_t *shown, size_t n, const struct fit_view *v, struct arena *a, struct buf *out, struct err *err)
 {
-    static const char *const headings[] = {"", "SERVICE", "SLOT HAS", "SLOTS", "KV", "UBATCH", "SPLIT", "TOKENS/S ~", "LEFT OVER THE FLOOR ~", ""};
-    static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_LEFT, OS_RIGHT, OS_LEFT, OS_RIGHT, OS_LEFT, OS_LEFT};
+    static const char *const headings[] = {"", "SERVICE", "SLOT HAS", "SLOTS", "KV", "UBATCH", "SPLIT", "TOK/S ~", "OVER THE FLOOR ~"};
+    static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_LEFT, OS_RIGHT, OS_LEFT, OS_RIGHT, OS_LEFT};
+    const char **below = arena_alloc(a, n * g->n, sizeof(*below));
+    struct os_table *t = below ? os_table_new(headings, aligns, BASE_COUNT(headings)) : NULL;
+    for (size_t p = 0; t && p < n; p++)
+        for (size_t i = 0; i < g->n; i++) {
+            base_autobuf struct buf moved = BUF_INIT(1024);
+            point_row(g, shown[p], i, t);
+            moved_text(g->needs[i], &g->choices[shown[p] * g->n + i], &moved);
+            if (moved.len && !(below[p * g->n + i] = arena_dup(a, buf_str(&moved))))
+                buf_fail(out, -ENOMEM);
+        }
+    fit_table_add(t, v->color, below, v->width, out);
+    return buf_status(out) < 0 ? err_nomem(err) : 0;
+}
+
+static int solved_text(struct fit_session *s, const struct group *g, const struct fit_view *v, struct buf *out, struct err *err)
+{
     const struct check_machine *m = g->needs[0]->machine;
-    buf_addf(out, "%s%s%s: ", color ? "\033[1m" : "", m->host->name, color ? "\033[0m" : "");
+    buf_addf(out, "%s%s%s: ", v->color ? "\033[1m" : "", m->host->name, v->color ? "\033[0m" : "");
     if (!g->n_points) {
         buf_add_c(out, "nothing that was tried fits\n");
         return 0;
     }
     size_t shown[POINTS_SHOWN], n = points_shown(g, shown);
     buf_addf(out, "%zu shape%s that no other beats, > is recommended\n", g->n_points, g->n_points == 1 ? "" : "s");
-    struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
-    for (size_t p = 0; t && p < n; p++)
-        for (size_t i = 0; i < g->n; i++)
-            point_row(g, shown[p], i, t);
-    fit_table_add(t, color, out);
-    if (g->n_points > n)
-        buf_addf(out, "  and %zu more that leave more memory or lie between these, all of them with --json\n", g->n_points - n);
-    return add_recommended(s, g, color, out, err);
+    int r = add_points(g, shown, n, v, s->plan->arena, out, err);
+    if (r < 0)
+        return r;
+    if (g->n_points > n) {
+        char text[128];
+        (void)snprintf(text, sizeof(text), "and %zu more that leave more memory or lie between these, all of them with --json", g->n_points - n);
+        buf_add_c(out, "  ");
+        fit_wrap(out, text, 2, "  ", v->width);
+    }
+    return add_recommended(s, g, v, out, err);
 }
 
 static int solved_json(struct fit_session *s, const struct group *g, struct json_out *o, struct err *err)
@@ -590,7 +488,7 @@ static int answer_group(struct fit_session *s, const struct fit_question *q, str
         r = solved_json(s, g, an->json, &err);
     else if (r == 0 && g->n) {
         buf_add_c(an->text, an->text->len ? "\n" : "");
-        r = solved_text(s, g, q->view.color, an->text, &err);
+        r = solved_text(s, g, &q->view, an->text, &err);
     }
     if (r == 0 && g->n && !g->n_points)
         an->nothing = true;

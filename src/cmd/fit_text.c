@@ -11,6 +11,9 @@
 
 #define BAR_MIN 24u
 #define BAR_MAX 110u
+#define INDENT_MAX 40u
+#define TERM_COLUMNS 18u   /* of the terms' names in a table, and of a device's figures */
+#define DEVICE_COLUMNS 14u
 
 /* A ceiling starts empty and is counted full. */
 static bool is_ceiling(const struct fit_amount *a)
@@ -55,7 +58,37 @@ bool fit_view_fits(const struct fit_view *v)
 
 /* ---- small texts ----------------------------------------------------------------------------------------------------------- */
 
-void fit_table_add(struct os_table *t, bool color, struct buf *out)
+void fit_wrap(struct buf *out, const char *text, unsigned at, const char *margin, unsigned width)
+{
+    struct str rest = str_of(text);
+    size_t column = at, indent = strlen(margin);
+    bool first = true;
+    while (rest.ptr) {
+        struct str word = str_split(&rest, ' ');
+        if (!first && column + 1 + word.len > width) {
+            buf_addf(out, "\n%s", margin);
+            column = indent;
+            first = true;
+        }
+        buf_add_c(out, first ? "" : " ");
+        buf_add_printable(out, word, 4096);
+        column += word.len + !first;
+        first = false;
+    }
+    buf_add_char(out, '\n');
+}
+
+/* Text beside a word of WORD columns or a name: later lines begin where the first does, unless that is too far to the right. */
+static void add_wrapped(struct buf *out, const char *text, unsigned indent, unsigned width)
+{
+    char margin[INDENT_MAX + 1];
+    unsigned n = indent <= INDENT_MAX ? indent : 4;
+    memset(margin, ' ', n);
+    margin[n] = '\0';
+    fit_wrap(out, text, indent, margin, width);
+}
+
+void fit_table_add(struct os_table *t, bool color, const char *const *below, unsigned width, struct buf *out)
 {
     base_autobuf struct buf text = BUF_INIT(1 << 20);
     if (!t || os_table_text(t, color, &text) < 0) {
@@ -65,11 +98,15 @@ void fit_table_add(struct os_table *t, bool color, struct buf *out)
     }
     os_table_free(t);
     struct str rest = buf_str(&text);
-    while (rest.len) {
+    for (size_t row = 0; rest.len; row++) {
         struct str line = str_split(&rest, '\n');
         buf_addf(out, "%s", line.len ? "  " : "");
         buf_add_str(out, line);
         buf_add_char(out, '\n');
+        if (below && row > 0 && below[row - 1]) {
+            buf_add_c(out, "       ");
+            fit_wrap(out, below[row - 1], 7, "       ", width);
+        }
     }
 }
 
@@ -154,27 +191,6 @@ void fit_verdict(const struct check_machine *m, struct buf *out)
         buf_addf(out, "; gap between devices %s", units_show_bytes(m->gap_bytes, gap));
 }
 
-/* Breaks text into lines of at most width columns behind a first and later indentation. */
-static void add_wrapped(struct buf *out, const char *text, unsigned indent, unsigned width)
-{
-    struct str rest = str_of(text);
-    size_t column = indent;
-    bool first = true;
-    while (rest.ptr) {
-        struct str word = str_split(&rest, ' ');
-        if (!first && column + 1 + word.len > width) {
-            buf_addf(out, "\n%*s", (int)indent, "");
-            column = indent;
-            first = true;
-        }
-        buf_addf(out, "%s", first ? "" : " ");
-        buf_add_printable(out, word, 4096);
-        column += word.len + !first;
-        first = false;
-    }
-    buf_add_char(out, '\n');
-}
-
 /* ---- a machine --------------------------------------------------------------------------------------------------------------- */
 
 static size_t name_width(const struct check_machine *m)
@@ -212,7 +228,9 @@ static void add_machine(const struct fit_view *v, const struct check_machine *m,
     base_autobuf struct buf verdict = BUF_INIT(4096);
     fit_verdict(m, &verdict);
     buf_addf(out, "%s%s%s: ", v->color ? "\033[1m" : "", m->host->name, v->color ? "\033[0m" : "");
-    buf_addf(out, "%s%s%s\n", !v->color ? "" : m->fits ? "\033[32m" : "\033[31m", verdict.ptr ? verdict.ptr : "", v->color ? "\033[0m" : "");
+    buf_add_c(out, !v->color ? "" : m->fits ? "\033[32m" : "\033[31m");
+    add_wrapped(out, verdict.ptr ? verdict.ptr : "", (unsigned)strlen(m->host->name) + 2, v->width);
+    buf_add_c(out, v->color ? "\033[0m" : "");
     if (m->planned)
         add_bars(v, m, out);
     for (size_t i = 0; i < m->n_notes; i++) {
@@ -242,14 +260,19 @@ static void add_cell(struct os_table *t, const struct fit_amount *a)
         os_table_cell(t, OS_PLAIN, "-  ");
 }
 
-static void add_rows(struct os_table *t, const struct check_need *n)
+/* Devices of one block of a table that would be too wide; the host's memory is the last one. */
+struct range {
+    size_t from, to;
+};
+
+static void add_rows(struct os_table *t, const struct check_need *n, struct range r)
 {
     const struct check_machine *m = n->machine;
     for (int term = 0; term < FIT_TERMS; term++) {
         if (!term_used(n, term))
             continue;
         os_table_cell(t, OS_PLAIN, "%s", fit_term_text((enum fit_term)term));
-        for (size_t d = 0; d <= m->n_devices; d++) {
+        for (size_t d = r.from; d < r.to; d++) {
             const struct fit_use *u = check_use(n, d);
             if (fit_shows_device(m, d))
                 add_cell(t, u ? &u->terms[term] : NULL);
@@ -259,11 +282,11 @@ static void add_rows(struct os_table *t, const struct check_need *n)
 
 enum row { ROW_USED, ROW_MAPPED, ROW_LAYERS };
 
-static void add_sum(struct os_table *t, const char *name, const struct check_need *n, enum row row, enum os_style style)
+static void add_sum(struct os_table *t, const char *name, const struct check_need *n, struct range r, enum row row, enum os_style style)
 {
     const struct check_machine *m = n->machine;
     os_table_cell(t, style, "%s", name);
-    for (size_t d = 0; d <= m->n_devices; d++) {
+    for (size_t d = r.from; d < r.to; d++) {
         const struct fit_use *u = check_use(n, d);
         char text[UNITS_TEXT];
         if (!fit_shows_device(m, d))
@@ -288,22 +311,22 @@ static uint64_t shared_bytes(const struct check_machine *m)
     return sum;
 }
 
-static void add_shared(struct os_table *t, const struct check_machine *m)
+static void add_shared(struct os_table *t, const struct check_machine *m, struct range r)
 {
     char text[UNITS_TEXT];
     os_table_cell(t, OS_PLAIN, "shared pool");
-    for (size_t d = 0; d < m->n_devices; d++)
+    for (size_t d = r.from; d < r.to && d < m->n_devices; d++)
         os_table_cell(t, OS_PLAIN, "-  ");
-    if (fit_shows_device(m, m->n_devices))
+    if (r.to > m->n_devices && fit_shows_device(m, m->n_devices))
         os_table_cell(t, OS_PLAIN, "%s  ", units_show_bytes(shared_bytes(m), text));
 }
 
-static void add_machine_rows(const struct check_plan *p, struct os_table *t, const struct check_machine *m, bool shared)
+static void add_machine_rows(const struct check_plan *p, struct os_table *t, const struct check_machine *m, struct range r, bool shared)
 {
     static const char *const names[] = {"all services", "free", "floor", "left"};
     for (size_t row = shared ? 0 : 1; row < BASE_COUNT(names); row++) {
         os_table_cell(t, row == 3 ? OS_BOLD : OS_DIM, "%s", names[row]);
-        for (size_t d = 0; d <= m->n_devices; d++) {
+        for (size_t d = r.from; d < r.to; d++) {
             char text[FIT_NUMBER];
             bool open = check_free(m, d) >= FIT_BYTES_MAX;
             if (!fit_shows_device(m, d))
@@ -332,14 +355,14 @@ static size_t services_on(const struct check_plan *p, const struct check_machine
     return count;
 }
 
-static void add_terms(const struct fit_view *v, const struct check_need *n, struct buf *out)
+static void add_block(const struct fit_view *v, const struct check_need *n, struct range r, struct buf *out)
 {
     const struct check_machine *m = n->machine;
     const char *headings[FIT_DEVICES_MAX + 2] = {"TERM"};
     enum os_align aligns[FIT_DEVICES_MAX + 2] = {OS_LEFT};
     char names[FIT_DEVICES_MAX + 1][64];
     size_t columns = 1;
-    for (size_t d = 0; d <= m->n_devices; d++) {
+    for (size_t d = r.from; d < r.to; d++) {
         if (!fit_shows_device(m, d))
             continue;
         (void)snprintf(names[d], sizeof(names[d]), "%s  ", check_device_name(m, d));
@@ -348,16 +371,24 @@ static void add_terms(const struct fit_view *v, const struct check_need *n, stru
     }
     struct os_table *t = os_table_new(headings, aligns, columns);
     if (t) {
-        add_rows(t, n);
-        add_sum(t, "used", n, ROW_USED, OS_BOLD);
+        add_rows(t, n, r);
+        add_sum(t, "used", n, r, ROW_USED, OS_BOLD);
         if (shared_bytes(m))
-            add_shared(t, m);
-        add_machine_rows(v->plan, t, m, services_on(v->plan, m) > 1);
-        if (maps(n))
-            add_sum(t, "mapped", n, ROW_MAPPED, OS_DIM);
-        add_sum(t, "layers", n, ROW_LAYERS, OS_DIM);
+            add_shared(t, m, r);
+        add_machine_rows(v->plan, t, m, r, services_on(v->plan, m) > 1);
+        if (maps(n) && r.to > m->n_devices)
+            add_sum(t, "mapped", n, r, ROW_MAPPED, OS_DIM);
+        add_sum(t, "layers", n, r, ROW_LAYERS, OS_DIM);
     }
-    fit_table_add(t, v->color, out);
+    fit_table_add(t, v->color, NULL, v->width, out);
+}
+
+static void add_terms(const struct fit_view *v, const struct check_need *n, struct buf *out)
+{
+    size_t all = n->machine->n_devices + fit_shows_device(n->machine, n->machine->n_devices);
+    size_t block = v->width > TERM_COLUMNS + 2 * DEVICE_COLUMNS ? (v->width - TERM_COLUMNS) / DEVICE_COLUMNS : 2;
+    for (size_t from = 0; from < all; from += block)
+        add_block(v, n, (struct range){from, from + block < all ? from + block : all}, out);
 }
 
 /* What an estimate may be, and what an exact figure may grow to. */
@@ -447,8 +478,9 @@ static void add_need(const struct fit_view *v, const struct check_need *n, struc
     buf_addf(out, "\n%s%s%s  ", v->color ? "\033[1m" : "", n->service->name, v->color ? "\033[0m" : "");
     unsigned indent = (unsigned)strlen(n->service->name) + 2;
     if (n->why) {
-        buf_addf(out, "%s", n->broken ? "cannot be planned: " : "not planned: ");
-        add_wrapped(out, n->why, indent, v->width);
+        base_autobuf struct buf why = BUF_INIT(1 << 14);
+        buf_addf(&why, "%s: %s", n->broken ? "cannot be planned" : "not planned", n->why);
+        add_wrapped(out, buf_status(&why) < 0 ? n->why : why.ptr, indent, v->width);
         return;
     }
     base_autobuf struct buf shape = BUF_INIT(8192);

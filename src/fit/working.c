@@ -16,7 +16,7 @@ static const char *words(const struct fit_families *f, const struct fit_working_
 {
     const char *need = FIT_COUNT(w->need_tokens), *have = FIT_COUNT(w->have_tokens);
     if (!w->wall)
-        return arena_printf(a, "%u families on %u replicas: the fullest needs %s of %s KV tokens", f->families, f->replicas, need, have);
+        return arena_printf(a, "%u famil%s on %u replica%s: the fullest needs %s of %s KV tokens", f->families, f->families == 1 ? "y" : "ies", f->replicas, f->replicas == 1 ? "" : "s", need, have);
     if (w->replicas_needed == 0)
         return arena_printf(a, "a capacity wall that no number of replicas moves: %u running sequences of %s tokens leave no room for one family of %s in %s KV tokens", f->running,
                             FIT_COUNT(f->running_tokens), FIT_COUNT(f->family_tokens), have);
