@@ -61,6 +61,7 @@ struct proofs {
     struct store *s;
     const struct fleet_model *m;
     const struct fleet_lock_model *locked;
+    struct arena *a;
     bool unproven;
 };
 
@@ -68,13 +69,14 @@ struct proofs {
 static int look_for_proof(void *ctx, const char *role, const char *file, struct err *err)
 {
     struct proofs *p = ctx;
-    const struct fleet_lock_file *want = fleet_lock_find_file(p->locked, file);
+    struct store_pin pin;
     base_autobuf struct buf path = BUF_INIT(8192);
     (void)role;
     int r = store_payload_path(p->s, p->m, file, &path, err);
-    if (r == 0 && want && !store_payload_proven(p->s, path.ptr, want))
+    int pinned = r < 0 ? r : store_pin_of(p->locked, file, p->a, &pin, err);
+    if (pinned == 1 && !store_payload_proven(p->s, path.ptr, &pin.want))
         p->unproven = true;
-    return r;
+    return pinned < 0 ? pinned : 0;
 }
 
 static int judge_payload(struct check_run *c, const struct fleet_model *m, const char *subject, const char *at)
@@ -84,7 +86,7 @@ static int judge_payload(struct check_run *c, const struct fleet_model *m, const
     struct fleet_model without = *m; /* the template has a contract of its own */
     without.template_file = NULL;
     int r = store_payload_check(c->s, &without, &bytes, &err);
-    struct proofs p = {.s = c->s, .m = m, .locked = fleet_lock_of(c->f, m)};
+    struct proofs p = {.s = c->s, .m = m, .locked = fleet_lock_of(c->f, m), .a = c->a};
     if (r == 0 && p.locked)
         r = store_payload_each(m, look_for_proof, &p, &err);
     if (r < 0)

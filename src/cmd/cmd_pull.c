@@ -58,28 +58,42 @@ static int fetch(struct pull_session *s, struct pull_plan *p, struct err *err)
     return r;
 }
 
+/* Files as a person counts them: what is joined of fragments is one. */
+static void count_files(const struct pull_plan *p, size_t *all, size_t *here, uint64_t *bytes)
+{
+    struct stat st;
+    *all = p->n_joins;
+    *here = 0;
+    *bytes = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const struct pull_item *item = &p->items[i];
+        *all += !item->joined;
+        *here += !item->joined && item->here;
+        if (!item->joined && item->here && stat(item->path, &st) == 0)
+            *bytes += (uint64_t)st.st_size;
+    }
+    for (size_t i = 0; i < p->n_joins; i++) {
+        *here += p->joins[i].here;
+        *bytes += p->joins[i].here ? p->joins[i].pin.want.bytes : 0;
+    }
+}
+
 static void summarize(struct pull_session *s, const struct pull_plan *p, size_t before)
 {
-    size_t here = 0, fetched = 0;
-    uint64_t bytes = 0;
+    size_t all, here;
+    uint64_t bytes;
     char size[UNITS_TEXT];
-    for (size_t i = 0; i < p->n; i++) {
-        here += p->items[i].here;
-        struct stat st;
-        if (p->items[i].here && stat(p->items[i].path, &st) == 0)
-            bytes += (uint64_t)st.st_size;
-    }
-    fetched = here - before;
+    count_files(p, &all, &here, &bytes);
     units_show_bytes(bytes, size);
     base_autobuf struct buf text = BUF_INIT(256);
-    if (here < p->n)
-        buf_addf(&text, "%zu of %zu files are here", here, p->n);
-    else if (fetched)
+    if (here < all)
+        buf_addf(&text, "%zu of %zu files are here", here, all);
+    else if (here > before)
         buf_addf(&text, "%zu file%s here, %s", here, here == 1 ? " is" : "s are", size);
     else
         buf_addf(&text, "%zu file%s here already, %s", here, here == 1 ? " is" : "s are", size);
     if (p->n && buf_status(&text) == 0)
-        os_progress_set(s->progress, "total", text.ptr, 0, 0, here < p->n || p->failed ? OS_YELLOW : OS_GREEN);
+        os_progress_set(s->progress, "total", text.ptr, 0, 0, here < all || p->failed ? OS_YELLOW : OS_GREEN);
     if (p->n_unlocked)
         os_progress_say(s->progress, OS_YELLOW, "nothing is pinned for %zu model%s: 'berth lock' writes down commit, bytes and sha256", p->n_unlocked, p->n_unlocked == 1 ? "" : "s");
 }
@@ -88,13 +102,13 @@ static int pull(struct pull_session *s, const struct cmd_args *a)
 {
     struct pull_plan p = {.n = 0};
     struct err err = {.code = 0};
-    size_t before = 0;
+    size_t all, before = 0;
+    uint64_t bytes;
     for (size_t i = 0; i < s->fleet->n_models && !os_interrupted(); i++)
         if (pull_wants(a, &s->fleet->models[i]))
             pull_plan_model(s, &p, &s->fleet->models[i]);
     int r = pull_plan_here(s, &p, &err);
-    for (size_t i = 0; i < p.n; i++)
-        before += p.items[i].here;
+    count_files(&p, &all, &before, &bytes);
     if (r == 0)
         r = fetch(s, &p, &err);
     bool told = false; /* files that failed have said so */

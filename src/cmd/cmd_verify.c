@@ -21,16 +21,6 @@ struct adding {
     const struct fleet_model *m;
 };
 
-/* The lock has fragments of it: it is proven by what it was when it was made of them. */
-static bool has_fragments(const struct fleet_lock_model *m, const char *file)
-{
-    uint32_t no, count;
-    for (size_t i = 0; m && i < m->n_files; i++)
-        if (hub_fragment(str_of(m->files[i].path), file, &no, &count))
-            return true;
-    return false;
-}
-
 static int add_file(void *ctx, const char *role, const char *file, struct err *err)
 {
     const struct adding *x = ctx;
@@ -47,8 +37,10 @@ static int add_file(void *ctx, const char *role, const char *file, struct err *e
     *f = (struct verify_file){.model = x->m, .role = role, .file = arena_dup(v->s.arena, str_of(file)), .path = arena_dup(v->s.arena, buf_str(&path)), .locked = fleet_lock_of(v->s.fleet, x->m), .same = v->n_files};
     if (!f->file || !f->path)
         return err_nomem(err);
-    f->joined = has_fragments(f->locked, file);
-    f->unlisted = f->locked && !f->joined && !fleet_lock_find_file(f->locked, file);
+    int pinned = store_pin_of(f->locked, file, v->s.arena, &f->pin, err);
+    if (pinned < 0)
+        return err_prefix(err, "model '%s'", x->m->name);
+    f->unlisted = f->locked && !pinned;
     for (size_t i = 0; i < v->n_files && f->same == v->n_files; i++)
         if (strcmp(list[i].path, f->path) == 0)
             f->same = i;
@@ -74,10 +66,9 @@ static int collect(struct verify *v, struct err *err)
         return err_nomem(err);
     for (size_t i = 0; r == 0 && i < v->n_files; i++) {
         struct verify_file *f = &v->files[i];
-        const struct fleet_lock_file *pin = fleet_lock_find_file(f->locked, f->file);
         f->check = &v->checks[f->same];
-        if (f->same == i && pin)
-            f->check->want = *pin;
+        if (f->same == i)
+            f->check->want = f->pin.want;
     }
     return r;
 }
@@ -94,7 +85,7 @@ int verify_files(struct verify *v, bool full, struct err *err)
     for (size_t i = 0; i < v->n_files; i++)
         if (v->files[i].same == i && !verify_sound(&v->checks[i])) {
             of[n] = i;
-            todo[n++] = (struct store_check){.path = v->files[i].path, .want = v->checks[i].want};
+            todo[n++] = (struct store_check){.path = v->files[i].path, .want = v->checks[i].want, .parts = v->files[i].pin.parts, .n_parts = v->files[i].pin.n_parts};
         }
     const struct store_verify_options o = {.full = full, .sink = &v->s.sink};
     int r = store_verify(v->s.store, todo, n, &o, err);

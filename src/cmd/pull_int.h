@@ -63,10 +63,8 @@ struct pull_item {
     int code;                         /* of its fetch */
 };
 struct pull_join {
-    const struct fleet_model *model;
     const char *file, *path;
-    uint32_t count;
-    uint64_t bytes;
+    struct store_pin pin;             /* its fragments */
     bool here;
 };
 struct pull_plan {

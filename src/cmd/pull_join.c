@@ -55,11 +55,11 @@ static int append(struct joining *g, const char *fragment, struct err *err)
             return 0;
         if (os_interrupted())
             return err_set(err, -EINTR, "interrupted");
-        int r = g->done + (uint64_t)n > g->j->bytes ? err_set(err, -EBADMSG, "'%s' is longer than it was", fragment) : os_write_all(g->fd, g->chunk, (size_t)n, err);
+        int r = g->done + (uint64_t)n > g->j->pin.want.bytes ? err_set(err, -EBADMSG, "'%s' is longer than it was", fragment) : os_write_all(g->fd, g->chunk, (size_t)n, err);
         if (r < 0)
             return r;
         hash(g, g->chunk, (size_t)n);
-        event_progress(&g->s->sink, g->j->file, "joining", g->done, g->j->bytes);
+        event_progress(&g->s->sink, g->j->file, "joining", g->done, g->j->pin.want.bytes);
     }
 }
 
@@ -68,7 +68,7 @@ static int place(struct joining *g, const char *temporary, struct err *err)
     base_autofree char *copy = str_dup(str_of(g->j->path));
     if (!copy)
         return err_nomem(err);
-    if (g->done != g->j->bytes)
+    if (g->done != g->j->pin.want.bytes)
         return err_set(err, -EBADMSG, "the fragments of '%s' are shorter than they were", g->j->file);
     if (fsync(g->fd) < 0 || rename(temporary, g->j->path) < 0)
         return err_sys(err, -errno, "cannot put '%s' in its place", g->j->path);
@@ -78,6 +78,8 @@ static int place(struct joining *g, const char *temporary, struct err *err)
     if (fsync(dir) < 0 && errno != EINVAL)
         return err_sys(err, -errno, "cannot write to the folder of '%s'", g->j->path);
     os_sha256_final(&g->h, g->m.sha256);
+    if (!os_unhex(str_of(g->j->pin.want.git_sha1), g->m.git_sha1, sizeof g->m.git_sha1))
+        return err_set(err, -EINVAL, "the sum over the fragments of '%s' is none", g->j->file);
     return store_manifest_save(g->s->store, g->j->path, &g->m, err);
 }
 
@@ -95,27 +97,27 @@ static int open_temporary(const char *path, struct err *err)
 
 static int join(struct pull_session *s, const struct pull_join *j, struct err *err)
 {
-    struct joining g = {.s = s, .j = j, .fd = -1, .m = {.bytes = j->bytes, .n_states = store_states(j->bytes)}};
+    struct joining g = {.s = s, .j = j, .fd = -1, .m = {.bytes = j->pin.want.bytes, .n_states = store_states(j->pin.want.bytes)}};
     const char *temporary = arena_printf(s->arena, "%s.part", j->path);
     g.chunk = malloc(CHUNK);
     g.m.states = calloc(g.m.n_states + 1, sizeof *g.m.states);
     os_sha256_init(&g.h);
-    int r = temporary && g.chunk && g.m.states ? store_space_check(j->path, j->bytes, err) : err_nomem(err);
+    int r = temporary && g.chunk && g.m.states ? store_space_check(j->path, j->pin.want.bytes, err) : err_nomem(err);
     if (r == 0)
         r = g.fd = open_temporary(temporary, err);
     r = r < 0 ? r : 0;
-    for (uint32_t i = 1; r == 0 && i <= j->count; i++) {
+    for (size_t i = 1; r == 0 && i <= j->pin.n_parts; i++) {
         base_autobuf struct buf path = BUF_INIT(PULL_PATH_MAX);
-        buf_addf(&path, "%s.part%uof%u", j->path, (unsigned)i, (unsigned)j->count);
+        buf_addf(&path, "%s.part%zuof%zu", j->path, i, j->pin.n_parts);
         r = buf_status(&path) < 0 ? err_nomem(err) : append(&g, path.ptr, err);
     }
     if (r == 0)
         r = place(&g, temporary, err);
     else if (g.fd >= 0)
         (void)unlink(temporary);
-    for (uint32_t i = 1; r == 0 && i <= j->count; i++) {
+    for (size_t i = 1; r == 0 && i <= j->pin.n_parts; i++) {
         base_autobuf struct buf path = BUF_INIT(PULL_PATH_MAX);
-        buf_addf(&path, "%s.part%uof%u", j->path, (unsigned)i, (unsigned)j->count);
+        buf_addf(&path, "%s.part%zuof%zu", j->path, i, j->pin.n_parts);
         if (buf_status(&path) == 0)
             (void)unlink(path.ptr);
     }
@@ -141,6 +143,7 @@ int pull_join_all(struct pull_session *s, struct pull_plan *p, struct err *err)
         if (j->here || !is_complete(p, j))
             continue;
         r = join(s, j, err);
+        j->here = r == 0;
         if (r == 0)
             os_progress_set(s->progress, j->file, "joined of its fragments, proven", 0, 0, OS_GREEN);
     }

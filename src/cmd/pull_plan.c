@@ -52,39 +52,29 @@ static int add_item(struct planning *g, const char *role, const char *file, cons
     return i->file && i->path && i->subject ? 0 : err_nomem(err);
 }
 
-/* All fragments of file, when that is how the source has it: 1, else 0. */
-static int add_fragments(struct planning *g, const char *role, const char *file, struct err *err)
+/* All fragments of a file that is joined of them. */
+static int add_fragments(struct planning *g, const char *role, const char *file, const struct store_pin *pin, struct err *err)
 {
     struct pull_plan *p = g->p;
     struct arena *a = g->s->arena;
     base_autobuf struct buf path = BUF_INIT(PULL_PATH_MAX);
-    struct pull_join j = {.model = g->m};
     int r = store_payload_path(g->s->store, g->m, file, &path, err);
-    j.file = arena_dup(a, str_of(file));
-    j.path = arena_dup(a, buf_str(&path));
-    if (r == 0 && (!j.file || !j.path))
-        r = err_nomem(err);
-    for (size_t i = 0; r == 0 && i < g->known->n_files; i++) {
-        const struct fleet_lock_file *f = &g->known->files[i];
-        uint32_t no, count;
-        if (!hub_fragment(str_of(f->path), file, &no, &count))
-            continue;
-        j.count = count;
-        if (!size_add(j.bytes, f->bytes, &j.bytes))
-            return err_set(err, -ERANGE, "the fragments of '%s' have too many bytes", file);
-        r = add_item(g, role, f->path, f, j.path, err);
-    }
-    if (r < 0 || !j.count)
+    if (r < 0)
         return r;
     for (size_t i = 0; i < p->n_joins; i++)
-        if (strcmp(p->joins[i].path, j.path) == 0)
-            return 1; /* another model has it too */
+        if (strcmp(p->joins[i].path, path.ptr) == 0)
+            return 0; /* another model has it too */
     struct pull_join *list = arena_grow(a, p->joins, p->n_joins + 1, &p->cap_joins, sizeof *list);
     if (!list)
         return err_nomem(err);
     p->joins = list;
-    p->joins[p->n_joins++] = j;
-    return 1;
+    struct pull_join *j = &list[p->n_joins++];
+    *j = (struct pull_join){.file = arena_dup(a, str_of(file)), .path = arena_dup(a, buf_str(&path)), .pin = *pin};
+    if (!j->file || !j->path)
+        return err_nomem(err);
+    for (size_t i = 0; r == 0 && i < pin->n_parts; i++)
+        r = add_item(g, role, pin->parts[i]->path, pin->parts[i], j->path, err);
+    return r;
 }
 
 static int add_named(void *ctx, const char *role, const char *file, struct err *err)
@@ -92,12 +82,12 @@ static int add_named(void *ctx, const char *role, const char *file, struct err *
     struct planning *g = ctx;
     if (!g->known)
         return add_item(g, role, file, NULL, NULL, err);
-    const struct fleet_lock_file *f = fleet_lock_find_file(g->known, file);
-    if (f)
-        return add_item(g, role, file, f, NULL, err);
-    int r = add_fragments(g, role, file, err);
-    if (r != 0)
-        return r < 0 ? r : 0;
+    struct store_pin pin;
+    int pinned = store_pin_of(g->known, file, g->s->arena, &pin, err);
+    if (pinned < 0)
+        return err_prefix(err, "model '%s'", g->m->name);
+    if (pinned)
+        return pin.parts ? add_fragments(g, role, file, &pin, err) : add_item(g, role, file, &pin.want, NULL, err);
     return err_set(err, -ENOENT, "model '%s': fleet.lock does not have its %s file '%s': 'berth lock' pins it", g->m->name, role, file);
 }
 
@@ -165,43 +155,42 @@ static struct pull_join *join_of(struct pull_plan *p, const struct pull_item *i)
     return NULL;
 }
 
-/* A joined file was proven when it was made of proven fragments; its manifest has its length. */
-static void look_for_joined(struct pull_session *s, struct pull_plan *p)
+/* A file that exists but was not proven to be what is wanted: somebody put it there, or touched it. */
+struct stranger {
+    const char *path;
+    struct store_pin pin;
+    bool *here;
+};
+
+static size_t add_stranger(struct stranger *list, size_t n, const char *path, const struct store_pin *pin, bool *here)
 {
-    for (size_t k = 0; k < p->n_joins; k++) {
-        struct store_manifest m;
-        if (store_manifest_load(s->store, p->joins[k].path, &m, NULL) < 0)
-            continue;
-        char hex[OS_SHA256_HEX];
-        const struct fleet_lock_file as_made = {.path = "", .bytes = m.bytes, .sha256 = os_hex(m.sha256, sizeof m.sha256, hex)};
-        p->joins[k].here = m.bytes == p->joins[k].bytes && store_payload_proven(s->store, p->joins[k].path, &as_made);
-        store_manifest_release(&m);
-    }
+    struct stat st;
+    if (*here || stat(path, &st) < 0 || (uint64_t)st.st_size != pin->want.bytes)
+        return n;
+    list[n] = (struct stranger){path, *pin, here};
+    return n + 1;
 }
 
-/* Files that exist but were not proven to be what is wanted: somebody put them there, or touched them. */
 static int prove_strangers(struct pull_session *s, struct pull_plan *p, struct err *err)
 {
-    struct store_check *checks = calloc(p->n + 1, sizeof *checks);
-    size_t *of = calloc(p->n + 1, sizeof *of), n = 0;
-    struct stat st;
-    int r = checks && of ? 0 : err_nomem(err);
-    for (size_t i = 0; r == 0 && i < p->n; i++) {
-        struct pull_item *item = &p->items[i];
-        if (item->here || !is_pinned(item) || stat(item->path, &st) < 0 || (uint64_t)st.st_size != item->want.bytes)
-            continue;
-        of[n] = i;
-        checks[n++] = (struct store_check){.path = item->path, .want = item->want};
-    }
+    base_autofree struct stranger *list = calloc(p->n + p->n_joins + 1, sizeof *list);
+    base_autofree struct store_check *checks = calloc(p->n + p->n_joins + 1, sizeof *checks);
+    size_t n = 0;
+    if (!list || !checks)
+        return err_nomem(err);
+    for (size_t i = 0; i < p->n; i++)
+        if (is_pinned(&p->items[i]))
+            n = add_stranger(list, n, p->items[i].path, &(struct store_pin){.want = p->items[i].want}, &p->items[i].here);
+    for (size_t i = 0; i < p->n_joins; i++)
+        n = add_stranger(list, n, p->joins[i].path, &p->joins[i].pin, &p->joins[i].here);
+    for (size_t i = 0; i < n; i++)
+        checks[i] = (struct store_check){.path = list[i].path, .want = list[i].pin.want, .parts = list[i].pin.parts, .n_parts = list[i].pin.n_parts};
     const struct store_verify_options o = {.sink = &s->sink};
-    if (r == 0 && n)
-        r = store_verify(s->store, checks, n, &o, err);
-    for (size_t k = 0; k < n; k++) {
-        p->items[of[k]].here = r == 0 && (checks[k].verdict == STORE_PROVEN || checks[k].verdict == STORE_UNCHANGED);
-        store_check_release(&checks[k]);
+    int r = n ? store_verify(s->store, checks, n, &o, err) : 0;
+    for (size_t i = 0; i < n; i++) {
+        *list[i].here = r == 0 && (checks[i].verdict == STORE_PROVEN || checks[i].verdict == STORE_UNCHANGED);
+        store_check_release(&checks[i]);
     }
-    free(checks);
-    free(of);
     return r;
 }
 
@@ -221,14 +210,12 @@ static int adopt(struct pull_session *s, struct pull_item *i, struct err *err)
 
 int pull_plan_here(struct pull_session *s, struct pull_plan *p, struct err *err)
 {
-    look_for_joined(s, p);
+    for (size_t i = 0; i < p->n_joins; i++)
+        p->joins[i].here = store_payload_proven(s->store, p->joins[i].path, &p->joins[i].pin.want);
     for (size_t i = 0; i < p->n; i++) {
         struct pull_item *item = &p->items[i];
-        const struct pull_join *j = join_of(p, item);
         struct store_manifest m;
-        if (j && j->here) {
-            item->here = true;
-        } else if (is_pinned(item)) {
+        if (is_pinned(item)) {
             item->here = store_payload_proven(s->store, item->path, &item->want);
         } else if (store_manifest_load(s->store, item->path, &m, NULL) == 0) {
             char hex[OS_SHA256_HEX];
@@ -238,7 +225,12 @@ int pull_plan_here(struct pull_session *s, struct pull_plan *p, struct err *err)
         }
     }
     int r = prove_strangers(s, p, err);
-    for (size_t i = 0; r == 0 && i < p->n; i++)
-        r = adopt(s, &p->items[i], err);
+    for (size_t i = 0; r == 0 && i < p->n; i++) {
+        const struct pull_join *j = join_of(p, &p->items[i]);
+        if (j && j->here)
+            p->items[i].here = true;
+        else
+            r = adopt(s, &p->items[i], err);
+    }
     return r;
 }

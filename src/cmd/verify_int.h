@@ -13,7 +13,7 @@ struct verify_file {
     const char *file, *path;    /* below the source; absolute */
     const struct fleet_lock_model *locked; /* NULL: nothing is pinned */
     bool unlisted;              /* the model is locked, but not this file */
-    bool joined;                /* of fragments, which is what the lock has */
+    struct store_pin pin;       /* of the lock */
     struct store_check *check;
     size_t same;                /* index; of the first its own */
     bool repaired;

@@ -71,7 +71,7 @@ static void add_notes(const struct verify *v, const struct verify_file *f, struc
         buf_addf(out, "  not repaired: %s\n", f->repair.text);
     else if (f->model->source == FLEET_MODEL_FILE && !f->locked && c->verdict == STORE_DAMAGED)
         buf_addf(out, "  if you have put another file there, 'berth lock' pins it\n");
-    else if (f->model->source != FLEET_MODEL_FILE && !f->joined && !cmd_given(v->c, v->a, "repair"))
+    else if (f->model->source != FLEET_MODEL_FILE && !(f->pin.parts && !c->located) && !cmd_given(v->c, v->a, "repair"))
         buf_addf(out, "  'berth verify --repair %s' %s\n", f->model->name, !c->located ? "fetches it" : c->n_segments ? "fetches only these" : "cuts it");
 }
 

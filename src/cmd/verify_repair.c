@@ -21,6 +21,28 @@ static struct hub_want want_of(struct verify *v, const struct verify_file *f, st
     return w;
 }
 
+/* The fragments that a file was joined of, as the hub has them. */
+static int repair_joined(struct verify *v, struct verify_file *f, const struct store_manifest *m, int fd, struct err *err)
+{
+    const struct fleet_model *model = f->model;
+    const struct store_check *c = f->check;
+    struct arena *a = v->s.arena;
+    struct hub_want *parts = arena_alloc(a, f->pin.n_parts, sizeof *parts);
+    if (!parts)
+        return err_nomem(err);
+    for (size_t i = 0; i < f->pin.n_parts; i++) {
+        const struct fleet_lock_file *part = f->pin.parts[i];
+        base_autobuf struct buf url = BUF_INIT(PULL_PATH_MAX);
+        int r = pull_url(&v->s, model, model->commit ? model->commit : model->revision, part->path, &url, err);
+        if (r < 0)
+            return r;
+        parts[i] = (struct hub_want){.subject = f->file, .url = arena_dup(a, buf_str(&url)), .path = f->path, .bytes = part->bytes};
+        if (!parts[i].url)
+            return err_nomem(err);
+    }
+    return hub_repair_joined(v->s.hub, parts, f->pin.n_parts, m, c->segments, c->n_segments, fd, &f->fetched_bytes, err);
+}
+
 /* Only what is damaged. */
 static int repair_segments(struct verify *v, struct verify_file *f, const struct hub_want *w, struct err *err)
 {
@@ -32,7 +54,9 @@ static int repair_segments(struct verify *v, struct verify_file *f, const struct
         return r;
     r = store_repair_begin(f->path, m.bytes, &fix, err);
     if (r == 0) {
-        if (c->n_segments) /* else it is only too long */
+        if (c->n_segments && f->pin.parts)
+            r = repair_joined(v, f, &m, fix.fd, err);
+        else if (c->n_segments) /* else it is only too long */
             r = hub_repair(v->s.hub, w, &m, c->segments, c->n_segments, fix.fd, &f->fetched_bytes, err);
         /* what was written is proven, so it is kept even when not all of it came */
         struct err end;
@@ -51,8 +75,8 @@ static int repair_one(struct verify *v, struct verify_file *f)
     base_autobuf struct buf url = BUF_INIT(PULL_PATH_MAX);
     if (f->model->source == FLEET_MODEL_FILE)
         return err_set(err, -ENOENT, "a file: source has nothing to fetch it from; put a good copy there");
-    if (f->joined)
-        return err_set(err, -ENOTSUP, "it was joined from fragments: remove it, then 'berth pull %s' makes it again", f->model->name);
+    if (f->pin.parts && !c->located)
+        return err_set(err, -ENOTSUP, "it is joined of fragments: 'berth pull %s' fetches those and makes it again", f->model->name);
     if (f->unlisted)
         return err_set(err, -ENOENT, "fleet.lock does not have it: 'berth lock' pins it");
     struct hub_want w = want_of(v, f, &url, err);

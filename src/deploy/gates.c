@@ -25,15 +25,28 @@ struct deploy_wanted *deploy_wanted_of(struct deploy *d, const struct deploy_ite
 
 /* ---- files -------------------------------------------------------------------------------------------------- */
 
+struct proving {
+    struct deploy *d;
+    const struct fleet_model *m;
+    const struct fleet_lock_model *locked;
+};
+
 /* One locked file: known by its stamp, else hashed. */
-static int locked_file(struct deploy *d, const struct fleet_model *m, const struct fleet_lock_file *f, struct err *err)
+static int prove_file(void *ctx, const char *role, const char *file, struct err *err)
 {
+    const struct proving *g = ctx;
+    struct deploy *d = g->d;
+    struct store_pin pin;
     base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX);
-    int r = store_payload_path(d->store, m, f->path, &path, err);
-    if (r < 0 || store_payload_proven(d->store, path.ptr, f))
-        return r;
+    (void)role;
+    int r = store_payload_path(d->store, g->m, file, &path, err);
+    int pinned = r < 0 ? r : store_pin_of(g->locked, file, d->arena, &pin, err);
+    if (pinned <= 0)
+        return pinned < 0 ? pinned : err_set(err, -ENOENT, "fleet.lock does not have '%s' of model '%s': 'berth lock' pins it", file, g->m->name);
+    if (store_payload_proven(d->store, path.ptr, &pin.want))
+        return 0;
     const struct store_verify_options o = {.sink = d->sink};
-    struct store_check c = {.path = path.ptr, .want = *f};
+    struct store_check c = {.path = path.ptr, .want = pin.want, .parts = pin.parts, .n_parts = pin.n_parts};
     r = store_verify(d->store, &c, 1, &o, err);
     if (r == 0 && c.verdict >= STORE_MISSING)
         r = err_set(err, -EBADMSG, "'%s' is not what fleet.lock says: %s; 'berth verify --repair' mends it", path.ptr, c.why.text);
@@ -48,10 +61,8 @@ static int gate_payload(struct deploy *d, struct deploy_wanted *w, struct err *e
     if (!m)
         return 0;
     int r = store_payload_check(d->store, m, &bytes, err);
-    const struct fleet_lock_model *l = r == 0 ? fleet_lock_of(d->fleet, m) : NULL;
-    for (size_t i = 0; r == 0 && l && i < l->n_files; i++)
-        r = locked_file(d, m, &l->files[i], err);
-    return r;
+    struct proving g = {d, m, r == 0 ? fleet_lock_of(d->fleet, m) : NULL};
+    return g.locked ? store_payload_each(m, prove_file, &g, err) : r;
 }
 
 static int gate_runtime(struct deploy *d, struct deploy_wanted *w, struct err *err)

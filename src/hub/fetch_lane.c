@@ -236,14 +236,7 @@ static bool has_room(struct hub_lane *l)
 
 int fetch_write(struct hub_way *w, const void *data, size_t n, uint64_t at, struct err *err)
 {
-    for (size_t done = 0; done < n;) {
-        ssize_t k = pwrite(w->fd, (const char *)data + done, n - done, (off_t)(at + done));
-        if (k > 0)
-            done += (size_t)k;
-        else if (k == 0 || errno != EINTR)
-            return err_sys(err, k == 0 ? -EIO : -errno, "cannot write '%s'", w->part ? w->part : w->want->path);
-    }
-    return 0;
+    return hub_write_at(w->fd, data, n, at, w->part ? w->part : w->want->path, err);
 }
 
 void fetch_copied(struct hub_way *w, uint64_t n)

@@ -7,8 +7,6 @@
 #include <errno.h>
 #include <inttypes.h>
 
-#define REPAIR_TRIES 4 /* of one segment, each damaged on its way: then it is the server */
-
 void repair_want(struct hub_way *w, size_t segment)
 {
     w->tries_left[segment] = REPAIR_TRIES;
@@ -39,16 +37,15 @@ bool repair_lease(struct hub_way *w, struct hub_lane *l)
     return true;
 }
 
-/* Whether data is what the manifest says of the segment. */
-static bool is_proven(const struct hub_way *w, size_t segment, const uint8_t *data)
+bool repair_proves(const struct store_manifest *m, size_t segment, const uint8_t *data)
 {
-    const struct store_manifest *m = w->known;
+    uint64_t from = (uint64_t)segment * STORE_SEGMENT_BYTES, n = m->bytes - from < STORE_SEGMENT_BYTES ? m->bytes - from : STORE_SEGMENT_BYTES;
     struct os_sha256 h;
     uint8_t end[OS_SHA256_BYTES];
     os_sha256_init(&h);
     if (segment)
-        os_sha256_resume(&h, m->states[segment - 1], (uint64_t)segment * STORE_SEGMENT_BYTES);
-    os_sha256_update(&h, data, (size_t)way_segment_bytes(w, segment));
+        os_sha256_resume(&h, m->states[segment - 1], from);
+    os_sha256_update(&h, data, (size_t)n);
     if (segment < m->n_states)
         os_sha256_state(&h, end);
     else
@@ -60,7 +57,7 @@ static bool is_proven(const struct hub_way *w, size_t segment, const uint8_t *da
 static int take(struct hub_way *w, size_t segment, const uint8_t *data, struct err *err)
 {
     uint64_t from = (uint64_t)segment * STORE_SEGMENT_BYTES;
-    if (is_proven(w, segment, data)) {
+    if (repair_proves(w->known, segment, data)) {
         w->tries_left[segment] = 0;
         return fetch_write(w, data, (size_t)way_segment_bytes(w, segment), from, err);
     }

@@ -63,9 +63,6 @@ int hub_url(const struct hub *h, const char *repo, const char *revision, const c
 
 /* The same for a plain server: FOLDER/PATH, with PATH escaped. */
 int hub_web_url(const char *folder, const char *path, struct buf *ret, struct err *err) BASE_MUST_USE;
-#define HUB_FRAGMENTS_MAX 999
-/* True when path is fragment no (from 1) of count of file: "FILE.part1of3". */
-bool hub_fragment(struct str path, const char *file, uint32_t *ret_no, uint32_t *ret_count);
 /* What an hf: model of the fleet is at its revision at this moment: its commit, and exactly the files that it names; of one that was cut into fragments those. Strings are in a or m's; source is left to the caller. -ENOENT names a file
  * that is not there; else as hub_tree. */
 int hub_resolve(struct hub *h, const struct fleet_model *m, struct arena *a, struct fleet_lock_model *ret, struct err *err) BASE_MUST_USE;
@@ -86,6 +83,9 @@ int hub_fetch(struct hub *h, struct store *s, const struct hub_want *wants, size
 int hub_fetch_pinned(void *ctx, const char *url, const char *sha256, const char *path, struct err *err) BASE_MUST_USE;
 /* Fetches segments (indices of STORE_SEGMENT_BYTES) of one file again and writes each into fd once it is proven against m; nothing else of fd is touched. *ret_bytes: what was fetched. -EBADMSG: the server's bytes are not those of m. */
 int hub_repair(struct hub *h, const struct hub_want *w, const struct store_manifest *m, const uint64_t *segments, size_t n, int fd, uint64_t *ret_bytes, struct err *err) BASE_MUST_USE;
+
+/* The same of a file that was joined of parts, in this order: of each the url, the bytes and a subject. */
+int hub_repair_joined(struct hub *h, const struct hub_want *parts, size_t n_parts, const struct store_manifest *m, const uint64_t *segments, size_t n, int fd, uint64_t *ret_bytes, struct err *err) BASE_MUST_USE;
 
 /* ---- remote headers -------------------------------------------------------------------------------------------------- */
 

@@ -303,6 +303,10 @@ struct hub_fetch {
     uint64_t seen_bytes;
 };
 
+/* Whether data is what m says of the segment (fetch_repair.c). */
+bool repair_proves(const struct store_manifest *m, size_t segment, const uint8_t *data);
+#define REPAIR_TRIES 4 /* of one segment, each damaged on its way: then it is the server */
+
 uint64_t way_segment_bytes(const struct hub_way *w, size_t i);
 void fetch_note(struct hub_way *w, enum event_level level, const char *fmt, ...) BASE_PRINTF(3, 4);
 /* Gives a file up with err. */
@@ -311,6 +315,7 @@ void way_fail(struct hub_way *w, const struct err *err);
 void way_again(struct hub_way *w, const struct err *why, uint64_t wait_ms, uint64_t now_us);
 
 /* part.c: the file on disk. */
+int hub_write_at(int fd, const void *data, size_t n, uint64_t at, const char *path, struct err *err) BASE_MUST_USE; /* path is for its message */
 int part_open(struct hub_way *w, struct err *err) BASE_MUST_USE;  /* with what the journal says, when w->bytes is known */
 int part_size(struct hub_way *w, uint64_t bytes, struct err *err) BASE_MUST_USE; /* the size is known: journal and segments begin */
 int part_reset(struct hub_way *w, struct err *err) BASE_MUST_USE; /* all that came is worth nothing */

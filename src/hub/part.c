@@ -137,6 +137,18 @@ static int read_journal(struct hub_way *w, struct err *err)
     return 1;
 }
 
+int hub_write_at(int fd, const void *data, size_t n, uint64_t at, const char *path, struct err *err)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t k = pwrite(fd, (const char *)data + done, n - done, (off_t)(at + done));
+        if (k > 0)
+            done += (size_t)k;
+        else if (k == 0 || errno != EINTR)
+            return err_sys(err, k == 0 ? -EIO : -errno, "cannot write '%s'", path);
+    }
+    return 0;
+}
+
 /* ---- life -------------------------------------------------------------------------------------------------------------- */
 
 static int open_one(const char *path, struct err *err)

@@ -5,6 +5,7 @@
 #include "hub_int.h"
 
 #include <errno.h>
+#include <inttypes.h>
 
 struct resolving {
     const struct fleet_model *m;
@@ -14,31 +15,13 @@ struct resolving {
     size_t n, cap;
 };
 
-bool hub_fragment(struct str path, const char *file, uint32_t *ret_no, uint32_t *ret_count)
-{
-    struct str rest = path;
-    uint64_t no, count;
-    if (!str_starts(rest, str_of(file)))
-        return false;
-    rest = (struct str){rest.ptr + strlen(file), rest.len - strlen(file)};
-    if (!str_starts(rest, STR(".part")))
-        return false;
-    rest = (struct str){rest.ptr + 5, rest.len - 5};
-    ptrdiff_t of = str_find(rest, STR("of"));
-    if (of <= 0 || str_to_u64((struct str){rest.ptr, (size_t)of}, &no) < 0 || str_to_u64((struct str){rest.ptr + of + 2, rest.len - (size_t)of - 2}, &count) < 0)
-        return false;
-    if (!no || no > count || count < 2 || count > HUB_FRAGMENTS_MAX)
-        return false;
-    *ret_no = (uint32_t)no;
-    *ret_count = (uint32_t)count;
-    return true;
-}
-
 static int add(struct resolving *r, const struct hub_file *f, struct err *err)
 {
     for (size_t i = 0; i < r->n; i++)
         if (strcmp(r->files[i].path, f->path) == 0)
             return 0; /* one file in two roles */
+    if (f->bytes > STORE_PAYLOAD_MAX)
+        return err_set(err, -EFBIG, "model '%s': '%s' has %" PRIu64 " bytes, it is said, and no payload has so many", r->m->name, f->path, f->bytes);
     struct fleet_lock_file *list = arena_grow(r->a, r->files, r->n + 1, &r->cap, sizeof *list);
     if (!list)
         return err_nomem(err);
@@ -55,7 +38,7 @@ static int add_fragments(struct resolving *r, const char *file, struct err *err)
 {
     uint32_t no, count = 0;
     for (size_t i = 0; i < r->tree->n_files && !count; i++)
-        if (!hub_fragment(str_of(r->tree->files[i].path), file, &no, &count))
+        if (!store_fragment(str_of(r->tree->files[i].path), file, &no, &count))
             count = 0;
     for (uint32_t k = 1; k <= count; k++) {
         char *path = arena_printf(r->a, "%s.part%uof%u", file, (unsigned)k, (unsigned)count);

@@ -61,13 +61,25 @@ int store_payload_check(const struct store *s, const struct fleet_model *m, uint
 struct store_manifest {
     uint64_t bytes;
     uint8_t sha256[OS_SHA256_BYTES];
-    uint8_t git_sha1[20];                /* all zero: not known */
+    uint8_t git_sha1[20];                /* of a joined file the sum that store_pin has in its place; all zero: not known */
     size_t n_states;                     /* store_states(bytes) */
     uint8_t (*states)[OS_SHA256_BYTES];  /* states[i]: after segment i; heap, owned */
 };
 /* Segments of a file of so many bytes, and how many of them have a state: all but the last, whose end is the digest. */
 size_t store_segments(uint64_t bytes);
 size_t store_states(uint64_t bytes);
+/* What a lock says of one file of a model. A file that was cut for upload ("FILE.part1of3") has no digest of its own: there want has the bytes of all fragments and, as git_sha1, a sum over them that only manifests know. */
+struct store_pin {
+    struct fleet_lock_file want;                 /* both digests NULL: the lock does not have it */
+    const struct fleet_lock_file *const *parts;  /* the fragments in order; NULL: it is no such file */
+    size_t n_parts;
+};
+#define STORE_FRAGMENTS_MAX 999
+/* True when path is fragment no (from 1) of count of file. */
+bool store_fragment(struct str path, const char *file, uint32_t *ret_no, uint32_t *ret_count);
+/* 1 when locked (or NULL) has the file, whole or in fragments; 0: it has not. -EFBIG, -ENOENT (not all fragments). What is made is in a or in locked. */
+int store_pin_of(const struct fleet_lock_model *locked, const char *file, struct arena *a, struct store_pin *ret, struct err *err) BASE_MUST_USE;
+
 /* What path (absolute) was when it was last proven. -ENOENT: never; one that is damaged itself counts as never. */
 int store_manifest_load(const struct store *s, const char *path, struct store_manifest *ret, struct err *err) BASE_MUST_USE;
 /* Records that path holds just this. The file's inode, size and times are kept with it, so that as long as they stay the same the file is known to be. -EBADMSG: it has another size. */
@@ -89,6 +101,8 @@ struct store_check {
     /* given */
     const char *path;            /* absolute */
     struct fleet_lock_file want; /* bytes and digests; both digests NULL: what its manifest says, of which the bytes are put here */
+    const struct fleet_lock_file *const *parts; /* of a store_pin; NULL, or n_parts that follow each other in the file */
+    size_t n_parts;
     /* found; all zero before */
     enum store_verdict verdict;
     uint64_t bytes;              /* of the file as it is */

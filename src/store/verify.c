@@ -113,16 +113,46 @@ static void prove_segment(struct work *w, struct proof *p, size_t i, char *chunk
     p->bad[i] = r < 0 || !segments_prove(m, i, &h);
 }
 
+/* The fragments of a joined file, each in its place; `seen` gets their sum when all of them are right. */
+static int read_parts(struct work *w, struct proof *p, char *chunk)
+{
+    const struct store_check *c = p->c;
+    uint64_t at = 0;
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < c->n_parts; i++) {
+        const struct fleet_lock_file *f = c->parts[i];
+        struct os_digest *git = f->git_sha1 ? os_digest_new_git(f->bytes) : NULL;
+        char hex[OS_SHA256_HEX] = "";
+        uint8_t digest[OS_SHA256_BYTES];
+        struct os_sha256 h;
+        os_sha256_init(&h);
+        r = f->git_sha1 && !git ? -ENOMEM : hash_range(w, p->fd, at, f->bytes, chunk, &h, git);
+        os_sha256_final(&h, digest);
+        if (r == 0 && git)
+            r = os_digest_hex(git, hex);
+        else
+            (void)os_hex(digest, sizeof digest, hex);
+        os_digest_free(git);
+        if (r == 0 && strcmp(hex, f->sha256 ? f->sha256 : f->git_sha1) != 0)
+            return 0;
+        at += f->bytes;
+    }
+    if (r == 0 && !os_unhex(str_of(c->want.git_sha1), p->seen.git_sha1, sizeof p->seen.git_sha1))
+        r = -EIO;
+    return r;
+}
+
 /* Reads the file from end to end into p->seen. */
 static int read_whole(struct work *w, struct proof *p, char *chunk)
 {
     struct store_manifest *m = &p->seen;
     struct os_sha256 h;
-    struct os_digest *git = p->c->want.git_sha1 ? os_digest_new_git(p->before.bytes) : NULL;
+    bool by_git = p->c->want.git_sha1 && !p->c->n_parts;
+    struct os_digest *git = by_git ? os_digest_new_git(p->before.bytes) : NULL;
     m->bytes = p->before.bytes;
     m->n_states = store_states(m->bytes);
     m->states = malloc(m->n_states ? m->n_states * sizeof *m->states : 1);
-    int r = !m->states || (p->c->want.git_sha1 && !git) ? -ENOMEM : 0;
+    int r = !m->states || (by_git && !git) ? -ENOMEM : 0;
     os_sha256_init(&h);
     for (size_t i = 0; r == 0 && i < store_segments(m->bytes); i++) {
         r = hash_range(w, p->fd, i * STORE_SEGMENT_BYTES, segment_bytes(m->bytes, i), chunk, &h, git);
@@ -137,7 +167,7 @@ static int read_whole(struct work *w, struct proof *p, char *chunk)
     if (r == 0 && git && !os_unhex(str_of(hex), m->git_sha1, sizeof m->git_sha1))
         r = -EIO;
     os_digest_free(git);
-    return r;
+    return r == 0 && p->c->n_parts ? read_parts(w, p, chunk) : r;
 }
 
 static void *worker(void *ctx)
@@ -409,7 +439,7 @@ static int make_pieces(struct work *w, size_t n_files, const bool *hash, struct 
         if (hash[i] && !p->known.path)
             w->pieces[w->n_pieces++] = (struct piece){p, WHOLE};
         if (hash[i])
-            w->bytes += p->known.path ? p->known.m.bytes : p->before.bytes;
+            w->bytes += p->known.path ? p->known.m.bytes : p->c->n_parts ? p->before.bytes * 2 : p->before.bytes;
     }
     n_whole = w->n_pieces;
     if (n_whole)

@@ -5,7 +5,7 @@
  *   fake_hub ROOT [--page N] [--rate BYTES] [--every BYTES KIND,KIND...] [--plain]
  *
  * serves ROOT/ORG/REPO/FILE and prints "HUB_PORT CDN_PORT"; it ends when its standard input does. Hub: 127.0.0.1. Its tree API lists N files a page (2); files of 1024 bytes and more are LFS and lead to 127.0.0.2 under a signature that
- * the fault `expire` makes invalid. A repository with a file .gated is 403 for everybody, one with .private wants the token of FAKE_HUB_TOKEN. Any commit is served with what is on disk: that is how files change in place. --plain: http://HUB/ORG/REPO/FILE
+ * the fault `expire` makes invalid. A repository with a file .gated is 403 for everybody, one with .private wants the token of FAKE_HUB_TOKEN, and of one with .huge every size is beyond all measure. Any commit is served with what is on disk: that is how files change in place. --plain: http://HUB/ORG/REPO/FILE
  * as of a plain web server is served too, and --rate is for each connection.
  *
  * --every: each time that so many bytes of large files went out, the next kind in turn happens: to the next answer, or, when it is reset, stall, corrupt or short, to any in its middle. On the hub's port: /_fault?kind=K&n=N makes the next N answers with file content faulty; /_stats says what went out, as "NAME VALUE" lines:
@@ -438,9 +438,10 @@ static void send_tree(struct peer *p, const char *repo, size_t cursor)
         struct file *f = file_at(path);
         if (!f)
             continue;
-        buf_addf(&out, ",{\"type\":\"file\",\"oid\":\"%s\",\"size\":%" PRIu64 ",\"path\":\"%s\"", f->sha1, f->size, has(repo, ".escape") ? "../../escape" : l.names[i]);
+        uint64_t size = has(repo, ".huge") ? UINT64_C(1) << 61 : f->size;
+        buf_addf(&out, ",{\"type\":\"file\",\"oid\":\"%s\",\"size\":%" PRIu64 ",\"path\":\"%s\"", f->sha1, size, has(repo, ".escape") ? "../../escape" : l.names[i]);
         if (f->size >= LFS_MIN)
-            buf_addf(&out, ",\"lfs\":{\"oid\":\"%s\",\"size\":%" PRIu64 ",\"pointerSize\":134}", f->sha256, f->size);
+            buf_addf(&out, ",\"lfs\":{\"oid\":\"%s\",\"size\":%" PRIu64 ",\"pointerSize\":134}", f->sha256, size);
         buf_add_char(&out, '}');
     }
     buf_add_char(&out, ']');

@@ -568,7 +568,6 @@ load hub
 	head -c 60000000 /dev/urandom >"$scratch/root/org/model/w.gguf"
 	printf GGUF | dd of="$scratch/root/org/model/w.gguf" conv=notrunc status=none
 	berth pull
-	echo "$errors"
 	[ "$status" -eq 0 ]
 	same w.gguf
 	[[ $errors == *"changed on the server while it was fetched"* ]]
@@ -597,10 +596,63 @@ load hub
 	[ "$status" -eq 0 ]
 	cmp "$scratch/whole" "$(payload big.gguf)"
 	[ -z "$(find "$BERTH_STATE/store/payloads" -name '*part*')" ]
+	[[ $errors == *"1 file is here, 47.68 MiB"* ]]
 	curl -sf "$HUB/_zero"
 	berth pull
 	[ "$status" -eq 0 ]
+	[[ $errors == *"1 file is here already, 47.68 MiB"* ]]
 	[ "$(stat_of bytes)" -eq 0 ]
+}
+
+@test "a joined file is what the lock says of its fragments: proven without a manifest, damage is found and mended by ranges" {
+	head -c 50000000 /dev/urandom >"$scratch/whole"
+	split -b 20000000 --numeric-suffixes=1 -a 1 "$scratch/whole" "$scratch/root/org/model/big.gguf.part"
+	for i in 1 2 3; do mv "$scratch/root/org/model/big.gguf.part$i" "$scratch/root/org/model/big.gguf.part${i}of3"; done
+	fleet '{source: "hf:org/model", weights: big.gguf}'
+	start_hub
+	berth lock
+	berth pull
+	joined=$(payload big.gguf)
+	berth verify --json
+	[ "$(jq -r '.[0].files[0].verdict' <<<"$output")" = unchanged ]
+	# in the segment that two fragments share
+	printf X | dd of="$joined" bs=1 seek=20000001 conv=notrunc status=none
+	curl -sf "$HUB/_zero"
+	berth verify
+	[ "$status" -eq 1 ]
+	[[ $output == *"damaged: bytes 16777216 to 33554431"*"'berth verify --repair m' fetches only these"* ]]
+	berth verify --repair
+	cmp "$scratch/whole" "$joined"
+	[ "$(stat_of bytes)" -eq 16777216 ]
+	# moved here from elsewhere: nothing is known of it but the lock
+	rm -r "$BERTH_STATE/store/manifests"
+	curl -sf "$HUB/_zero"
+	berth verify --json
+	[ "$(jq -r '.[0].files[0].verdict' <<<"$output")" = proven ]
+	rm -r "$BERTH_STATE/store/manifests"
+	berth pull
+	[ "$status" -eq 0 ]
+	[[ $errors == *"here already"* ]]
+	[ "$(stat_of bytes)" -eq 0 ]
+	rm -r "$BERTH_STATE/store/manifests"
+	printf X | dd of="$joined" bs=1 seek=49999999 conv=notrunc status=none
+	berth verify
+	[ "$status" -eq 1 ]
+	[[ $output == *damaged* ]]
+	berth pull
+	[ "$status" -eq 0 ]
+	cmp "$scratch/whole" "$joined"
+}
+
+@test "lock: a size that no payload has is refused before anything is written" {
+	make_file w.gguf 3000
+	touch "$scratch/root/org/model/.huge"
+	fleet
+	start_hub
+	berth lock
+	[ "$status" -eq 1 ]
+	[[ $errors == *"'w.gguf' has 2305843009213693952 bytes"*"no payload has so many"* ]]
+	[ ! -e "$scratch/fleet.lock" ]
 }
 
 @test "a file of fragments that two models share is joined once; a pipe in its way is told, not waited for" {

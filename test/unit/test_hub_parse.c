@@ -225,18 +225,6 @@ static void commit_of_answer(void **state)
     assert_int_equal(hub_parse_commit(STR("hello"), commit, &err), -EPROTO);
 }
 
-static void fragments(void **state)
-{
-    uint32_t no = 0, count = 0;
-    (void)state;
-    assert_true(hub_fragment(STR("d/m.gguf.part2of3"), "d/m.gguf", &no, &count));
-    assert_int_equal(no, 2);
-    assert_int_equal(count, 3);
-    static const char *const none[] = {"d/m.gguf", "d/m.gguf.part0of3", "d/m.gguf.part4of3", "d/m.gguf.part1of1", "d/m.gguf.part1of", "d/m.gguf.partof3", "d/m.gguf.part1of3x", "m.gguf.part1of3", "d/m.gguf.part1of99999"};
-    for (size_t i = 0; i < BASE_COUNT(none); i++)
-        assert_false(hub_fragment(str_of(none[i]), "d/m.gguf", &no, &count));
-}
-
 /* ---- the journal --------------------------------------------------------------------------------------------------------------- */
 
 static void write_journal(struct buf *text, struct hub_journal *j)
@@ -371,7 +359,6 @@ int main(void)
         cmocka_unit_test(tree_page),
         cmocka_unit_test(tree_refusals),
         cmocka_unit_test(commit_of_answer),
-        cmocka_unit_test(fragments),
         cmocka_unit_test(journal_round_trip),
         cmocka_unit_test(journal_damaged),
         cmocka_unit_test(journal_of_another),
