@@ -264,6 +264,11 @@ flip() { # FILE OFFSET
 	[ "$status" -eq 0 ]
 }
 
+# What berth check says, in one line.
+found() {
+	"$BERTH" check | tr -s '[:space:]' ' '
+}
+
 @test "check: what was pulled is proven; what was touched since is not, until it is verified" {
 	start_hub
 	pull
@@ -275,15 +280,14 @@ flip() { # FILE OFFSET
 	EOT
 	"$BERTH" lock 2>/dev/null >locked
 	[ "$(jq -r '.runtimes.any.digest' fleet.lock)" = "$("$BERTH" runtime list --json | jq -r '.[0].digest')" ]
-	[[ $("$BERTH" check) == *"what fleet.lock pins"* ]]
+	[[ $(found) == *"what fleet.lock pins"* ]]
 	touch "$one"
-	[[ $("$BERTH" check) == *"'berth verify' does that"* ]]
+	[[ $(found) == *"'berth verify' does that"* ]]
 	"$BERTH" verify >verified
-	[[ $("$BERTH" check) == *"all files are what fleet.lock pins"* ]]
+	[[ $(found) == *"all files are what fleet.lock pins"* ]]
 	sed -i 's|"digest": "....|"digest": "0000|' fleet.lock
-	run_split "$BERTH" check
-	[ "$status" -eq 1 ]
-	[[ $output == *"is not the build that fleet.lock pins"* ]]
+	! "$BERTH" check >/dev/null
+	[[ $(found) == *"is not the build that fleet.lock pins"* ]]
 }
 
 @test "runtime add: an archive is fetched once, and made again from the store" {
