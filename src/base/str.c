@@ -7,11 +7,6 @@
 
 #include <errno.h>
 
-char base_lower(char c)
-{
-    return (char)(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-}
-
 struct str str_of_u64(uint64_t n, char out[STR_U64])
 {
     size_t at = STR_U64;

@@ -23,8 +23,6 @@ struct see_page {
     TAILQ_ENTRY(see_page) link;
     uint64_t number;
     void *owner, *where;
-    char method[16], path[SEE_PATH_MAX + 1];
-    char endpoint[FLEET_MODEL_NAME_MAX + 1], key[FLEET_NAME_MAX + 1];
     const char *api;
     bool stream;
     uint64_t conversation;
@@ -41,7 +39,8 @@ struct see_page {
     size_t n_tries, n_candidates;
     struct see_end end;
     double regret_ms;       /* negative: not known */
-    /* last: only as many as were written are ever read */
+    /* last: only what was written is ever read, so that a page which comes from the end of the book, cold, is touched as little as can be */
+    char method[16], path[SEE_PATH_MAX + 1], key[FLEET_NAME_MAX + 1], endpoint[FLEET_MODEL_NAME_MAX + 1];
     struct try tries[SEE_TRIES_MAX];
     struct candidate candidates[SCHED_WEIGHED_MAX];
 };
@@ -180,7 +179,8 @@ struct see_page *see_begin(struct see *s, uint64_t number, void *owner, void *wh
         g = malloc(sizeof *g);
     }
     if (g) {
-        memset(g, 0, offsetof(struct see_page, tries));
+        memset(g, 0, offsetof(struct see_page, method));
+        g->key[0] = g->endpoint[0] = '\0';
         g->number = number;
         g->owner = owner;
         g->where = where;
