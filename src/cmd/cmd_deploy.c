@@ -5,6 +5,7 @@
 #include "deploy_int.h"
 
 #include <errno.h>
+#include <hub/hub.h>
 #include <ledger/ledger.h>
 #include <pwd.h>
 #include <stdlib.h>
@@ -19,6 +20,8 @@ struct tour {
     const struct fleet *fleet;
     const struct os_dirs *dirs;
     const char *verb; /* plan, deploy, rollback */
+    const char *version;        /* plan --since: a kept version's number, or NULL */
+    struct deploy_since since;  /* plan --since: a revision's fleet, or empty */
     char who[256];
     struct os_progress *progress;
     struct event_sink sink;
@@ -72,9 +75,10 @@ static const struct fleet_host *router_host(const struct fleet *f)
 static int tell_there(struct tour *t, const struct fleet_host *h, enum deploy_word what, const char *service, struct err *err)
 {
     const char *const words[] = {"_router", deploy_word_text(what), service, NULL};
+    const struct deploy_errand e = {.words = words};
     base_autobuf struct buf out = BUF_INIT(65536);
     uint64_t code = 0;
-    int status = 0, r = deploy_remote(t->fleet, h, t->dirs, words, NULL, &out, &status, err);
+    int status = 0, r = deploy_remote(t->fleet, h, t->dirs, &e, NULL, &out, &status, err);
     struct str text = buf_str(&out), first = str_split(&text, ' ');
     if (r == 0 && (str_to_u64(first, &code) < 0 || code > 4095))
         r = err_set(err, -EIO, "berth on host '%s' said why above", h->name);
@@ -99,7 +103,7 @@ static bool proves_collectives(const struct tour *t)
 static int on_this_machine(struct tour *t, const struct fleet_host *h, struct buf *out, struct err *err)
 {
     const struct deploy_router router = {tell_router, t};
-    struct deploy_request q = {.fleet_path = t->fleet->file, .host = h->name, .who = t->who, .only_plan = strcmp(t->verb, "plan") == 0, .prove_collectives = proves_collectives(t), .router = &router};
+    struct deploy_request q = {.fleet_path = t->fleet->file, .host = h->name, .who = t->who, .since = t->version ? t->version : t->since.fleet ? t->since.fleet->file : NULL, .only_plan = strcmp(t->verb, "plan") == 0, .prove_collectives = proves_collectives(t), .router = &router};
     base_autobuf struct buf back = BUF_INIT(8192);
     int r = 0;
     if (strcmp(t->verb, "rollback") == 0) {
@@ -109,11 +113,43 @@ static int on_this_machine(struct tour *t, const struct fleet_host *h, struct bu
     return r < 0 ? r : deploy_here(&q, t->dirs, &t->sink, out) < 0 ? err_nomem(err) : 0;
 }
 
+/* Whether the host may have to fetch from a hub: then it is told what this account's hub and token are. */
+static bool may_fetch(const struct tour *t, const struct fleet_host *h)
+{
+    for (size_t i = 0; i < t->fleet->n_services && strcmp(t->verb, "plan") != 0; i++) {
+        const struct fleet_service *s = &t->fleet->services[i];
+        if (s->host == h && s->unit != FLEET_CHILD && s->model && s->model->source == FLEET_MODEL_HF)
+            return true;
+    }
+    return false;
+}
+
 static int on_another(struct tour *t, const struct fleet_host *h, struct buf *out, struct err *err)
 {
-    const char *const words[] = {"_apply", t->verb, "--host", h->name, "--who", t->who, "--router", router_host(t->fleet) == h ? "here" : "relay", proves_collectives(t) ? "--prove-collectives" : NULL, NULL};
+    base_autobuf struct buf secrets = BUF_INIT(DEPLOY_SECRETS_MAX);
+    int status = 0, r = may_fetch(t, h) ? hub_export(&secrets, err) : 0;
+    const char *words[16] = {"_apply", t->verb, "--host", h->name, "--who", t->who, "--router", router_host(t->fleet) == h ? "here" : "relay"};
     const struct deploy_router router = {tell_router, t};
-    int status = 0, r = deploy_remote_told(t->fleet, h, t->dirs, words, &t->sink, &router, out, &status, err);
+    size_t n = 8;
+    if (t->version) {
+        words[n++] = "--since";
+        words[n++] = t->version;
+    }
+    if (proves_collectives(t))
+        words[n++] = "--prove-collectives";
+    if (secrets.len) {
+        words[n++] = "--secrets";
+        buf_add_char(&secrets, '\n'); /* an empty line ends them */
+    }
+    /* so that the copy takes it along; where it is missing, a host that has to fetch says so */
+    base_ignore(hub_load(NULL));
+    const struct deploy_errand e = {.words = words, .since = t->since.fleet, .secrets = buf_str(&secrets), .router = &router};
+    if (r == 0 && (r = buf_status(&secrets)) < 0)
+        r = err_nomem(err);
+    if (r == 0)
+        r = deploy_remote(t->fleet, h, t->dirs, &e, &t->sink, out, &status, err);
+    if (secrets.ptr)
+        explicit_bzero(secrets.ptr, secrets.len);
     if (r == 0 && out->len == 0)
         r = err_set(err, -EIO, WIFEXITED(status) && WEXITSTATUS(status) == 255 ? "the connection broke; what was begun there goes on: 'berth plan %s' tells how far it is" : "berth there said why above", h->name);
     return r;
@@ -209,6 +245,19 @@ static int go(struct tour *t)
     return finish(t, code);
 }
 
+/* Digits are a version that the hosts keep; else it is a revision of the repository that the fleet file is in. */
+static int find_since(struct tour *t)
+{
+    const char *since = strcmp(t->verb, "plan") == 0 ? cmd_value(t->c, t->a, "since") : NULL;
+    uint64_t n;
+    struct err err;
+    if (since && str_to_u64(str_of(since), &n) == 0)
+        t->version = since;
+    else if (since && deploy_since_get(t->fleet, since, &t->since, &err) < 0)
+        return cmd_fail(CMD_USAGE, &err);
+    return CMD_OK;
+}
+
 static int tour_fleet(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
 {
     struct tour *t = calloc(1, sizeof *t);
@@ -218,7 +267,10 @@ static int tour_fleet(const struct cmd *c, const struct cmd_args *a, const struc
     find_who(t->who);
     t->progress = os_progress_new(STDERR_FILENO, &clk_system);
     t->sink = (struct event_sink){.emit = show, .ctx = t->progress};
-    int code = t->progress ? go(t) : cmd_nomem();
+    int code = t->progress ? find_since(t) : cmd_nomem();
+    if (code == CMD_OK)
+        code = go(t);
+    deploy_since_clear(&t->since);
     os_progress_free(t->progress);
     for (size_t i = 0; i < t->n; i++)
         json_free(t->texts[i]);
@@ -235,12 +287,13 @@ static int run_tour(const struct cmd *c, int argc, char **argv)
 
 const struct cmd cmd_plan = {
     .name = "plan",
-    .synopsis = "[HOST...] [--diff] [--exit-code] [--json] [-f FILE]",
+    .synopsis = "[HOST...] [--since REV | --diff | ...] [--json] [-f FILE]",
     .summary = "what a deploy would install, restart and retire",
     .description = "Compares the units that the fleet file wants on each host with what is installed and runs there, file by file, and changes nothing. A service is only touched for a reason: its unit's text differs (--diff shows the lines), it "
-                   "does not run, or its process is older than its file. Without HOST all hosts. With --exit-code the exit code is 10 when there is something to do.",
-    .examples = "berth plan\nberth plan big --diff\nberth plan --exit-code && echo nothing to do",
-    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "diff", NULL, "show the lines that differ"}, {0, "exit-code", NULL, "exit with 10 when there is something to do"}},
+                   "does not run, or its process is older than its file. Without HOST all hosts. With --exit-code the exit code is 10 when there is something to do.\n\n"
+                   "With --since it compares what the file declares with what was declared before, whatever is installed: at a revision of the git repository that the file is in ('main', 'HEAD~2'), or in the version of that number which the hosts keep.",
+    .examples = "berth plan\nberth plan big --diff\nberth plan --since main    # what a branch changes\nberth plan --exit-code && echo nothing to do",
+    .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "since", "REV", "compare with what was declared at a revision"}, {0, "diff", NULL, "show the lines that differ"}, {0, "exit-code", NULL, "exit with 10 when there is something to do"}},
     .run = run_tour,
 };
 

@@ -127,7 +127,8 @@ static int look_there(struct visit *v, const char *name)
     if (!p)
         return cmd_nomem();
     struct event_sink sink = cmd_progress_sink(p);
-    int r = deploy_remote(v->fleet, h, &v->dirs, words, &sink, &text, &status, &err);
+    const struct deploy_errand e = {.words = words};
+    int r = deploy_remote(v->fleet, h, &v->dirs, &e, &sink, &text, &status, &err);
     os_progress_free(p);
     if (r == 0 && text.len == 0)
         r = err_set(&err, -EIO, WIFEXITED(status) && WEXITSTATUS(status) == 255 ? "the connection broke" : "berth there said why above");

@@ -61,6 +61,7 @@ extern const struct cmd cmd_doctor;
 extern const struct cmd cmd_help;
 extern const struct cmd cmd_route_worker;
 extern const struct cmd cmd_apply;
+extern const struct cmd cmd_status_there;
 extern const struct cmd cmd_drain;
 extern const struct cmd cmd_router;
 

@@ -98,15 +98,14 @@ static void summarize(struct pull_session *s, const struct pull_plan *p, size_t 
         os_progress_say(s->progress, OS_YELLOW, "nothing is pinned for %zu model%s: 'berth lock' writes down commit, bytes and sha256", p->n_unlocked, p->n_unlocked == 1 ? "" : "s");
 }
 
-static int pull(struct pull_session *s, const struct cmd_args *a)
+int pull_models(struct pull_session *s, const struct fleet_model *const *models, size_t n)
 {
     struct pull_plan p = {.n = 0};
     struct err err = {.code = 0};
     size_t all, before = 0;
     uint64_t bytes;
-    for (size_t i = 0; i < s->fleet->n_models && !os_interrupted(); i++)
-        if (pull_wants(a, &s->fleet->models[i]))
-            pull_plan_model(s, &p, &s->fleet->models[i]);
+    for (size_t i = 0; i < n && !os_interrupted(); i++)
+        pull_plan_model(s, &p, models[i]);
     int r = pull_plan_here(s, &p, &err);
     count_files(&p, &all, &before, &bytes);
     if (r == 0)
@@ -126,6 +125,16 @@ static int pull(struct pull_session *s, const struct cmd_args *a)
     if (r < 0 && !told)
         return cmd_fail(CMD_FAILED, &err);
     return r < 0 || p.failed ? CMD_FAILED : CMD_OK;
+}
+
+static int pull(struct pull_session *s, const struct cmd_args *a)
+{
+    const struct fleet_model **models = arena_alloc(s->arena, s->fleet->n_models + 1, sizeof(void *));
+    size_t n = 0;
+    for (size_t i = 0; models && i < s->fleet->n_models; i++)
+        if (pull_wants(a, &s->fleet->models[i]))
+            models[n++] = &s->fleet->models[i];
+    return models ? pull_models(s, models, n) : cmd_nomem();
 }
 
 static int run_pull(const struct cmd *c, int argc, char **argv)

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: MIT
  *
- * berth status: what runs. The supervisor answers JSON, which is printed as it is or as a table; the same for a fleet that is down.
+ * berth status: what runs. The supervisor answers JSON, hosts say what their units do; together they are printed as they are or as a table; the same for a fleet that is down.
  */
-#include "cmd_int.h"
+#include "status_int.h"
 
-#include <conf/conf.h>
+#include <engine/engine.h>
 #include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
 #include <up/up.h>
-
-#define TEXT_MAX (8u << 20)
 
 /* ---- cells ----------------------------------------------------------------------------------------------- */
 
@@ -41,24 +39,37 @@ static enum os_style style_of(struct str state)
 {
     if (str_eq_c(state, "ready") || str_eq_c(state, "up"))
         return OS_GREEN;
-    if (str_eq_c(state, "failed"))
+    if (str_eq_c(state, "failed") || str_eq_c(state, "unreachable") || str_eq_c(state, "foreign") || str_eq_c(state, "restarting"))
         return OS_RED;
     return str_eq_c(state, "down") || str_eq_c(state, "idle") || str_eq_c(state, "elsewhere") ? OS_DIM : OS_YELLOW;
 }
 
 /* ---- table ------------------------------------------------------------------------------------------------- */
 
+/* Whether services are on more than one host: then each row says which. */
+static bool many_hosts(json_val services)
+{
+    for (size_t i = 1; i < json_count(services); i++)
+        if (!str_eq(json_get_str(json_at(services, 0), "host", ""), json_get_str(json_at(services, i), "host", "")))
+            return true;
+    return false;
+}
+
 static int add_services(json_val root, bool color, struct buf *out)
 {
-    static const char *const headings[] = {"SERVICE", "STATE", "PID", "PORT", "MODEL", "UPTIME", "RESTARTS", "MEMORY"};
-    static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_RIGHT};
+    static const char *const headings[] = {"HOST", "SERVICE", "STATE", "PID", "PORT", "MODEL", "UPTIME", "RESTARTS", "MEMORY"};
+    static const enum os_align aligns[] = {OS_LEFT, OS_LEFT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_LEFT, OS_RIGHT, OS_RIGHT, OS_RIGHT};
     json_val services = json_get(root, "services");
-    struct os_table *t = os_table_new(headings, aligns, BASE_COUNT(headings));
+    size_t skip = many_hosts(services) ? 0 : 1;
+    struct os_table *t = os_table_new(headings + skip, aligns + skip, BASE_COUNT(headings) - skip);
     if (!t)
         return -ENOMEM;
     for (size_t i = 0; i < json_count(services); i++) {
         json_val s = json_at(services, i);
         struct str name = json_get_str(s, "name", "-"), state = json_get_str(s, "state", "-"), model = json_get_str(s, "model", "-");
+        struct str host = json_get_str(s, "host", "-");
+        if (!skip)
+            os_table_cell(t, OS_PLAIN, STR_FMT, STR_ARG(host));
         os_table_cell(t, OS_BOLD, STR_FMT, STR_ARG(name));
         bool drained = false;
         (void)json_bool(json_get(s, "drained"), &drained);
@@ -75,6 +86,12 @@ static int add_services(json_val root, bool color, struct buf *out)
     return rc;
 }
 
+static bool is_unit(json_val service)
+{
+    struct str unit;
+    return json_str(json_get(service, "host"), &unit) && !str_eq_c(json_get_str(service, "unit", ""), "child");
+}
+
 /* Why a service is not ready, one line each. */
 static void add_reasons(json_val root, struct buf *out)
 {
@@ -83,8 +100,13 @@ static void add_reasons(json_val root, struct buf *out)
     for (size_t i = 0; i < json_count(services); i++) {
         json_val s = json_at(services, i);
         struct str name = json_get_str(s, "name", "-"), state = json_get_str(s, "state", "-"), text;
+        bool unit = is_unit(s);
         if (json_str(json_get(s, "pending"), &text) && str_eq_c(text, "restart"))
-            buf_addf(out, STR_FMT ": pending restart: the fleet file declares it otherwise by now\n", STR_ARG(name));
+            buf_addf(out, STR_FMT ": pending restart: %s\n", STR_ARG(name), unit ? "its process is older than its unit; 'berth deploy' starts it anew" : "the fleet file declares it otherwise by now");
+        else if (unit && json_str(json_get(s, "pending"), &text)) {
+            buf_addf(out, STR_FMT ": not declared: 'berth deploy' takes it away\n", STR_ARG(name));
+            continue;
+        }
         if (str_eq_c(state, "ready") || str_eq_c(state, "down") || !json_str(json_get(s, "error"), &text))
             continue;
         struct str first = str_split(&text, '\n');
@@ -131,11 +153,32 @@ static void add_router(json_val root, struct buf *out)
     buf_add_char(out, '\n');
 }
 
+/* Which version is in force where, and who did not answer. */
+static void add_hosts(json_val root, struct buf *out)
+{
+    json_val hosts = json_get(root, "hosts");
+    for (size_t i = 0; i < json_count(hosts); i++) {
+        json_val h = json_at(hosts, i);
+        struct str name = json_get_str(h, "name", "-"), error = json_get_str(h, "error", "");
+        uint64_t version = json_get_u64(h, "version");
+        buf_addf(out, "%s" STR_FMT " ", i ? "           " : "hosts      ", STR_ARG(name));
+        if (!json_get_bool(h, "reached")) {
+            buf_add_c(out, "cannot be asked: ");
+            buf_add_printable(out, error, 200);
+        } else if (version) {
+            buf_addf(out, "version %llu%s", (unsigned long long)version, json_get_bool(h, "deploying") ? ", a deploy is at work or was broken off" : "");
+        } else {
+            buf_add_c(out, "nothing deployed");
+        }
+        buf_add_char(out, '\n');
+    }
+}
+
 /* ---- command -------------------------------------------------------------------------------------------------- */
 
 static int print_status(const struct buf *body, bool as_json)
 {
-    base_autobuf struct buf out = BUF_INIT(TEXT_MAX);
+    base_autobuf struct buf out = BUF_INIT(STATUS_TEXT_MAX);
     struct json *j = NULL;
     struct err err;
     if (json_parse(buf_str(body), &j, &err) < 0)
@@ -151,41 +194,82 @@ static int print_status(const struct buf *body, bool as_json)
     } else {
         add_reasons(root, &out);
         add_router(root, &out);
+        add_hosts(root, &out);
         code = buf_status(&out) < 0 ? cmd_nomem() : cmd_print(buf_str(&out));
     }
     json_free(j);
     return code;
 }
 
-/* What the file says of a fleet that nobody runs. */
-static int status_of_file(const struct cmd *c, const struct cmd_args *a, struct buf *body)
+/* What the hosts say goes in; CMD_FAILED when one of them could not be asked. Without a usable file, as while a running fleet's is being edited, the supervisor speaks alone. */
+static int add_units(const struct fleet *f, const struct os_dirs *dirs, struct buf *body)
 {
-    int code = CMD_OK;
-    struct fleet *f = cmd_fleet(c, a, &code);
-    buf_clear(body);
-    if (f && up_status_down(f, body) < 0)
-        code = cmd_nomem();
-    fleet_free(f);
+    base_autobuf struct buf merged = BUF_INIT(STATUS_TEXT_MAX);
+    struct status_hosts hosts = {0};
+    struct json *j = NULL;
+    struct err err;
+    int r = status_hosts_ask(f, dirs, &hosts, &err);
+    if (r == 0)
+        r = json_parse(buf_str(body), &j, &err);
+    if (r == 0 && status_hosts_merge(&hosts, f, json_root(j), &merged) < 0)
+        r = err_nomem(&err);
+    if (r == 0) {
+        buf_clear(body);
+        buf_add_str(body, buf_str(&merged));
+    }
+    json_free(j);
+    int code = r < 0 ? cmd_fail(CMD_FAILED, &err) : hosts.silent ? CMD_FAILED : CMD_OK;
+    status_hosts_release(&hosts);
     return code;
+}
+
+static struct fleet *load_quietly(const char *path)
+{
+    struct fleet_options options = engine_fleet_options();
+    struct fleet *f = NULL;
+    return fleet_load(path ? path : "fleet.yaml", &options, &f, NULL) == 0 ? f : NULL;
+}
+
+/* A supervisor is missed where there is something for it to run. */
+static bool has_children(const struct fleet *f)
+{
+    for (size_t i = 0; f && i < f->n_services; i++)
+        if (fleet_service_local(&f->services[i]))
+            return true;
+    return !f || f->n_services == 0;
+}
+
+static int ask_supervisor(const struct cmd *c, const struct cmd_args *a, const char *name, const struct os_dirs *dirs, const struct fleet *f, struct buf *body)
+{
+    unsigned status = 200;
+    struct err err;
+    int code = CMD_OK, rc = up_call(dirs, name, "GET", "/status", &status, body, &err);
+    if (rc == -ENOENT || rc == -EAGAIN) {
+        struct fleet *again = f ? NULL : cmd_fleet(c, a, &code); /* says what is wrong with it */
+        if (code == CMD_OK && has_children(f ? f : again))
+            (void)fprintf(stderr, "%s\n", err.text);
+        buf_clear(body);
+        if (code == CMD_OK && up_status_down(f ? f : again, body) < 0)
+            code = cmd_nomem();
+        fleet_free(again);
+        return code;
+    }
+    if (rc < 0)
+        return cmd_fail(CMD_FAILED, &err);
+    return status == 200 ? CMD_OK : cmd_failf(CMD_FAILED, "the supervisor of fleet '%s' refused (%u): %s", name, status, body->ptr ? body->ptr : "");
 }
 
 static int status(const struct cmd *c, const struct cmd_args *a, const char *name, const struct os_dirs *dirs)
 {
-    base_autobuf struct buf body = BUF_INIT(TEXT_MAX);
-    unsigned code = 200;
-    struct err err;
-    int rc = up_call(dirs, name, "GET", "/status", &code, &body, &err);
-    if (rc == -ENOENT || rc == -EAGAIN) {
-        (void)fprintf(stderr, "%s\n", err.text);
-        int of_file = status_of_file(c, a, &body);
-        if (of_file != CMD_OK)
-            return of_file;
-    } else if (rc < 0) {
-        return cmd_fail(CMD_FAILED, &err);
-    } else if (code != 200) {
-        return cmd_failf(CMD_FAILED, "the supervisor of fleet '%s' refused (%u): %s", name, code, body.ptr ? body.ptr : "");
-    }
-    return print_status(&body, cmd_given(c, a, "json"));
+    base_autobuf struct buf body = BUF_INIT(STATUS_TEXT_MAX);
+    struct fleet *f = load_quietly(cmd_value(c, a, "file"));
+    int code = ask_supervisor(c, a, name, dirs, f, &body), silent = CMD_OK;
+    if (code == CMD_OK && f)
+        silent = add_units(f, dirs, &body);
+    if (code == CMD_OK)
+        code = print_status(&body, cmd_given(c, a, "json"));
+    fleet_free(f);
+    return code == CMD_OK ? silent : code;
 }
 
 static int run_status(const struct cmd *c, int argc, char **argv)
@@ -199,8 +283,9 @@ const struct cmd cmd_status = {
     .name = "status",
     .synopsis = "[--json] [-f FILE]",
     .summary = "what runs: services, router, requests",
-    .description = "Prints each service with its state (starting, loading, ready, draining, stopping, failed, down, or elsewhere for one that is not started by this machine's supervisor), process, port, model, time since it was ready, restarts that nobody asked for, and resident memory; then the router with its numbers since its worker started (and the restarts of that), and a line 'crowded' when conversations of the last ten minutes are more than the engines hold.\n\n"
-                   "--json prints an object: fleet, state (starting, up, stopping, down), pid, uptime_ms, services (name, state, pid, bind, port, model, runtime, confined_by, uptime_ms, start_ms, starts, restarts, memory_bytes, memory_anon_bytes, swap_bytes, log, step, error, pending: restart or removal), reloads, reload_error, router (state, pid, url, restarts, requests, retries, errors, active, leaving, and of the fullest endpoint working_set_tokens, capacity_tokens, conversations, slots, crowded), endpoints (name, aliases, services). What is not known is null.\n\n"
+    .description = "Prints each service with its host (where there are several), state (starting, loading, ready, draining, stopping, failed, down, or elsewhere for a child of another machine's supervisor), process, port, model, time since it was ready, restarts that nobody asked for, and resident memory; then the router with its numbers since its worker started (and the restarts of that), and a line 'crowded' when conversations of the last ten minutes are more than the engines hold.\n\n"
+                   "Services that are units are asked for on their hosts, all hosts at the same time over the system's ssh: ready (its engine answers), loading, up (it cannot be asked), starting, restarting (it ended and is started again), stopped, failed, absent (not installed), foreign (not ours), unreachable. Below stands which version is in force on each host. A host that cannot be asked is exit code 1.\n\n"
+                   "--json prints an object: fleet, state (starting, up, stopping, down), pid, uptime_ms, services (name, state, pid, bind, port, model, runtime, confined_by, uptime_ms, start_ms, starts, restarts, memory_bytes, memory_anon_bytes, swap_bytes, log, step, error, host, unit, pending: restart or removal), hosts (name, reached, version, deploying, took_ms, error), reloads, reload_error, router (state, pid, url, restarts, requests, retries, errors, active, leaving, and of the fullest endpoint working_set_tokens, capacity_tokens, conversations, slots, crowded), endpoints (name, aliases, services). What is not known is null.\n\n"
                    "'pending restart' is a service that runs as it was declared before; a fleet file that could not be taken over is named below the services.\n\n"
                    "A fleet that is not up is shown as down; that is no error.",
     .examples = "berth status\nberth status --json | jq -r '.services[] | select(.state != \"ready\") | .name'",

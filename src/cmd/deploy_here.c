@@ -26,32 +26,51 @@ static void items(struct json_out *o, const struct deploy_plan *p)
 }
 
 /* A runtime of Debian's packages is made from what came along, one that the machine has itself from that; what cannot be made so is left for the error that names it. */
-static void make_runtimes(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink)
+static void make_runtimes(const struct fleet *f, const struct os_dirs *dirs, const struct event_sink *sink)
+{
+    struct store *s = NULL;
+    if (store_open(dirs, &s, NULL) < 0)
+        return;
+    for (size_t i = 0; i < f->n_services; i++) {
+        const struct fleet_service *v = &f->services[i];
+        const struct store_add_options o = {.offline = true, .sink = sink};
+        struct store_runtime r = {0};
+        if (v->host->ssh || v->unit != FLEET_SYSTEMD || (v->runtime->source != FLEET_SOURCE_DEBIAN && v->runtime->source != FLEET_SOURCE_SYSTEM) || store_runtime_find(s, v->runtime, &r, NULL) == 0) {
+            store_runtime_release(&r);
+            continue;
+        }
+        base_ignore(store_runtime_add(s, v->runtime, &o, &r, NULL)); /* deploy_open says what is missing */
+        store_runtime_release(&r);
+    }
+    store_free(s);
+}
+
+/* All that a deploy brings to the machine first, while no other deploy may. *ret_fd: the hold. */
+static int bring(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, int *ret_fd, struct err *err)
 {
     struct fleet_options options = engine_fleet_options();
     struct fleet *f = NULL;
-    struct store *s = NULL;
     options.here = q->host;
-    if (fleet_load(q->fleet_path, &options, &f, NULL) == 0 && store_open(dirs, &s, NULL) == 0)
-        for (size_t i = 0; i < f->n_services; i++) {
-            const struct fleet_service *v = &f->services[i];
-            const struct store_add_options o = {.offline = true, .sink = sink};
-            struct store_runtime r = {0};
-            if (v->host->ssh || v->unit != FLEET_SYSTEMD || (v->runtime->source != FLEET_SOURCE_DEBIAN && v->runtime->source != FLEET_SOURCE_SYSTEM) || store_runtime_find(s, v->runtime, &r, NULL) == 0) {
-                store_runtime_release(&r);
-                continue;
-            }
-            base_ignore(store_runtime_add(s, v->runtime, &o, &r, NULL)); /* deploy_open says what is missing */
-            store_runtime_release(&r);
-        }
-    store_free(s);
+    int r = fleet_load(q->fleet_path, &options, &f, err);
+    if (r < 0)
+        return r;
+    int fd = r = deploy_hold(dirs, f->name, err);
+    if (fd >= 0) {
+        make_runtimes(f, dirs, sink);
+        r = deploy_fetch(f) == CMD_OK ? 0 : err_set(err, -EIO, "not all files of its models could be fetched, see above; nothing was touched, and what came is kept");
+    }
     fleet_free(f);
+    if (r < 0)
+        os_closep(&fd);
+    else
+        *ret_fd = fd;
+    return r;
 }
 
 /* One that a gate or the proof stops is an answer too: it is in the text, with what was planned. */
-static int act(const struct deploy_request *q, struct deploy *d, struct deploy_plan *plan, struct deploy_outcome *out, struct err *err)
+static int act(const struct deploy_request *q, struct deploy *d, int fd, struct deploy_plan *plan, struct deploy_outcome *out, struct err *err)
 {
-    int r = q->only_plan ? 0 : deploy_begin(d, err);
+    int r = q->only_plan ? 0 : deploy_begin(d, fd, err);
     if (r == 0)
         r = deploy_plan(d, plan, err);
     if (r < 0 || q->only_plan)
@@ -63,17 +82,20 @@ static int act(const struct deploy_request *q, struct deploy *d, struct deploy_p
 int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, struct buf *ret)
 {
     const struct deploy_options o = {.fleet_path = q->fleet_path, .host = q->host, .who = q->who, .only_plan = q->only_plan, .prove_collectives = q->prove_collectives, .sink = sink, .router = q->router};
-    struct deploy *d = NULL;
+    struct deploy *d = NULL, *then = NULL;
     struct deploy_plan plan = {0};
     struct deploy_outcome out = {0};
     struct err err;
-    if (!q->only_plan)
-        make_runtimes(q, dirs, sink);
-    int r = deploy_open(&o, dirs, &d, &err);
+    int fd = -1, r = q->only_plan ? 0 : bring(q, dirs, sink, &fd, &err);
+    if (r == 0 && (r = deploy_open(&o, dirs, &d, &err)) < 0)
+        os_closep(&fd);
     if (r == 0)
-        r = act(q, d, &plan, &out, &err);
+        r = q->since ? deploy_open_then(d, q->since, &then, &err) : act(q, d, fd, &plan, &out, &err);
+    if (r == 0 && q->since)
+        r = deploy_plan_since(d, then, &plan, &err);
     struct json_out *j = json_out_new();
     if (!j) {
+        deploy_free(then);
         deploy_free(d);
         return -ENOMEM;
     }
@@ -90,8 +112,11 @@ int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, cons
     }
     json_out_cstr(j, "error", r < 0 ? err.text : NULL);
     json_out_end(j);
+    deploy_free(then);
     deploy_free(d);
-    return json_out_finish(j, false, ret);
+    r = json_out_finish(j, false, ret);
+    json_out_free(j);
+    return r;
 }
 
 /* ---- for berth itself ---------------------------------------------------------------------------------------------- */
@@ -130,12 +155,18 @@ static int run_apply(const struct cmd *c, int argc, char **argv)
     int code = CMD_OK;
     if (!cmd_parse(c, argc, argv, 1, 1, &a, &code))
         return code;
+    if (strcmp(a.words[0], "plan") != 0 && strcmp(a.words[0], "deploy") != 0 && strcmp(a.words[0], "rollback") != 0)
+        return cmd_usage(c, "'%.20s' is nothing to do: plan, deploy or rollback", a.words[0]);
     const char *host = cmd_value(c, &a, "host");
     const struct event_sink sink = {.emit = say, .ctx = (void *)(uintptr_t)(host ? host : "here")};
-    struct deploy_request q = {.fleet_path = cmd_value(c, &a, "file"), .host = host, .who = cmd_value(c, &a, "who"), .only_plan = strcmp(a.words[0], "plan") == 0, .prove_collectives = cmd_given(c, &a, "prove-collectives")};
+    struct deploy_request q = {.fleet_path = cmd_value(c, &a, "file"), .host = host, .who = cmd_value(c, &a, "who"), .since = cmd_value(c, &a, "since"), .only_plan = strcmp(a.words[0], "plan") == 0, .prove_collectives = cmd_given(c, &a, "prove-collectives")};
     base_autobuf struct buf text = BUF_INIT(DEPLOY_TEXT_MAX), back = BUF_INIT(8192);
     struct os_dirs dirs;
     struct err err;
+    if (cmd_given(c, &a, "secrets"))
+        deploy_take_secrets();
+    if (q.since && !q.only_plan)
+        return cmd_usage(c, "--since is for plan");
     if (os_dirs_find(&dirs, &err) < 0)
         return cmd_fail(CMD_FAILED, &err);
     int r = 0;
@@ -161,12 +192,39 @@ static int run_apply(const struct cmd *c, int argc, char **argv)
 
 const struct cmd cmd_apply = {
     .name = "_apply",
-    .synopsis = "plan|deploy|rollback [--host HOST] [--who WHO] [--router here|relay] -f FILE",
+    .synopsis = "plan|deploy|rollback [--host HOST] [--who WHO] [--router here|relay] [--since WHAT] [--secrets] -f FILE",
     .summary = "deploy on this machine, for berth on another one",
     .description = "What plan, deploy and rollback run on each host. Prints JSON.",
-    .options = {CMD_OPTION_FILE, {0, "host", "HOST", "the host that this machine is"}, {0, "who", "WHO", "for the history"}, {0, "router", "WHERE", "where the fleet's router is: here, or reached through whoever reads the output (relay)"}, {0, "prove-collectives", NULL, "as deploy has it"}},
+    .options = {CMD_OPTION_FILE, {0, "host", "HOST", "the host that this machine is"}, {0, "who", "WHO", "for the history"}, {0, "router", "WHERE", "where the fleet's router is: here, or reached through whoever reads the output (relay)"}, {0, "prove-collectives", NULL, "as deploy has it"}, {0, "secrets", NULL, "read settings of the hub from standard input"}, {0, "since", "WHAT", "plan: against a kept version, or another fleet file"}},
     .hidden = true,
     .run = run_apply,
+};
+
+static int run_status_there(const struct cmd *c, int argc, char **argv)
+{
+    struct cmd_args a;
+    int code = CMD_OK;
+    base_autobuf struct buf text = BUF_INIT(DEPLOY_TEXT_MAX);
+    struct os_dirs dirs;
+    struct err err;
+    if (!cmd_parse(c, argc, argv, 0, 0, &a, &code))
+        return code;
+    const char *path = cmd_value(c, &a, "file");
+    if (os_dirs_find(&dirs, &err) < 0)
+        return cmd_fail(CMD_FAILED, &err);
+    code = deploy_status(path ? path : "fleet.yaml", cmd_value(c, &a, "host"), &dirs, &text, &err) < 0 ? cmd_fail(CMD_FAILED, &err) : cmd_print(buf_str(&text));
+    os_dirs_release(&dirs);
+    return code;
+}
+
+const struct cmd cmd_status_there = {
+    .name = "_status",
+    .synopsis = "[--host HOST] -f FILE",
+    .summary = "what of a fleet is on this machine, for berth on another one",
+    .description = "What status asks of each host. Prints JSON.",
+    .options = {CMD_OPTION_FILE, {0, "host", "HOST", "the host that this machine is"}},
+    .hidden = true,
+    .run = run_status_there,
 };
 
 /* ---- before a stop --------------------------------------------------------------------------------------------------- */

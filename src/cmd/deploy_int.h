@@ -16,6 +16,7 @@
 
 struct deploy_request {
     const char *fleet_path, *host, *who;
+    const char *since; /* with only_plan: compared with a kept version ("3") or another fleet file, by its path, instead of what is installed; NULL */
     bool only_plan, prove_collectives;
     const struct deploy_router *router;
 };
@@ -31,8 +32,21 @@ int deploy_router_relay(void *ctx, enum deploy_word what, const char *service, s
 
 /* The JSON of one host, whatever came of it: {"host","items":[{"action","service","unit","path","reason","diff"}],"todo","error"} and, but for a plan, "started","retired","kept","version","rolled_back". -ENOMEM. */
 int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, struct buf *ret) BASE_MUST_USE;
+/* Fetches what fleet.lock pins of the models that units of this host need and that are not here. An exit code; what failed was said. */
+int deploy_fetch(const struct fleet *f);
+/* Reads what hub_export wrote on another machine from standard input, up to an empty line, into this process's environment. */
+void deploy_take_secrets(void);
+
 /* The fleet file of the version before the one in force, of the fleet that q's file names. */
 int deploy_rollback_path(const struct deploy_request *q, const struct os_dirs *dirs, struct buf *ret, struct err *err) BASE_MUST_USE;
+
+/* The fleet file of fleet f with its lock and templates as they were at a git revision, in a scratch folder which deploy_since_clear removes. *ret: as loaded from there. -EINVAL: no revision, no repository, or the file was unusable then. */
+struct deploy_since {
+    char *folder;
+    struct fleet *fleet;
+};
+int deploy_since_get(const struct fleet *f, const char *revision, struct deploy_since *ret, struct err *err) BASE_MUST_USE;
+void deploy_since_clear(struct deploy_since *s);
 
 /* Table and differences of plans; hosts: n values as above. */
 int deploy_show_plan(const json_val *hosts, size_t n, bool diff);

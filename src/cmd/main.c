@@ -38,6 +38,7 @@ const struct cmd *const cmd_table[] = {
     &cmd_route_worker,
     &cmd_resume,
     &cmd_apply,
+    &cmd_status_there,
     &cmd_drain,
     &cmd_router,
 };

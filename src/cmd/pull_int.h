@@ -47,6 +47,8 @@ bool pull_wants(const struct cmd_args *a, const struct fleet_model *m);
 /* As cmd_fleet; every word of the command must be a model of it. */
 struct fleet *pull_fleet(const struct cmd *c, const struct cmd_args *a, int *ret_exit);
 
+/* Fetches what n models of the session's fleet name and is not here. An exit code; what failed was said. */
+int pull_models(struct pull_session *s, const struct fleet_model *const *models, size_t n);
 /* Fetches the headers of models that are not here, of all services or one, for a plan. Nothing is made when there are none. An exit code. */
 int pull_headers(const struct fleet *f, const struct store *store, const struct fleet_service *only);
 

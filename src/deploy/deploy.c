@@ -9,26 +9,29 @@
 
 #include "deploy_int.h"
 
-static int find_folders(struct deploy *d, struct err *err)
+int deploy_find_folders(struct deploy *d, struct err *err)
 {
     d->folder = arena_printf(d->arena, "%s/fleets/%s", d->dirs->state, d->fleet->name);
     if (d->host->scope == FLEET_SYSTEM) {
         d->unit_dir = "/etc/systemd/system";
         d->quadlet_dir = "/etc/containers/systemd";
-        if (geteuid() != 0)
-            return err_set(err, -EPERM, "host '%s' has 'scope: system', which takes root: deploy as root, or say 'scope: user'", d->host->name);
     } else {
         /* beside berth's own folder: $XDG_CONFIG_HOME */
         int n = (int)(strrchr(d->dirs->config, '/') - d->dirs->config);
         d->unit_dir = arena_printf(d->arena, "%.*s/systemd/user", n, d->dirs->config);
         d->quadlet_dir = arena_printf(d->arena, "%.*s/containers/systemd", n, d->dirs->config);
     }
-    if (!d->folder || !d->unit_dir || !d->quadlet_dir)
-        return err_nomem(err);
+    return d->folder && d->unit_dir && d->quadlet_dir ? 0 : err_nomem(err);
+}
+
+static int make_folder(struct deploy *d, struct err *err)
+{
+    if (d->host->scope == FLEET_SYSTEM && geteuid() != 0)
+        return err_set(err, -EPERM, "host '%s' has 'scope: system', which takes root: deploy as root, or say 'scope: user'", d->host->name);
     return os_make_dirs(d->folder, 0755, err);
 }
 
-static int find_host(struct deploy *d, const char *name, struct err *err)
+int deploy_find_host(struct deploy *d, const char *name, struct err *err)
 {
     for (size_t i = 0; i < d->fleet->n_hosts; i++)
         if (!d->fleet->hosts[i].ssh)
@@ -83,14 +86,27 @@ static int text_of(struct deploy *d, struct deploy_wanted *w, struct err *err)
     return w->text && (w->health || in.form != UNIT_CONTAINER) ? 0 : err_nomem(err);
 }
 
+/* A deploy fetches what is pinned. */
+static bool is_to_fetch(const struct deploy *d, const struct fleet_model *m)
+{
+    uint64_t bytes;
+    return m && m->source != FLEET_MODEL_FILE && fleet_lock_of(d->fleet, m) && store_payload_check(d->store, m, &bytes, NULL) < 0;
+}
+
 static int want(struct deploy *d, const struct fleet_service *s, bool only_plan, struct deploy_wanted *w, struct err *err)
 {
     *w = (struct deploy_wanted){.service = *s, .name = s->name, .form = s->unit == FLEET_QUADLET ? UNIT_CONTAINER : UNIT_SERVICE};
     int r = name_files(d, w, err);
     if (r == 0 && w->form == UNIT_SERVICE)
         r = store_runtime_find(d->store, s->runtime, &w->runtime, err);
-    if (r == -ENOENT && only_plan && (s->runtime->source == FLEET_SOURCE_DEBIAN || s->runtime->source == FLEET_SOURCE_SYSTEM))
-        return 0;
+    if (r == -ENOENT && only_plan && (s->runtime->source == FLEET_SOURCE_DEBIAN || s->runtime->source == FLEET_SOURCE_SYSTEM)) {
+        w->lacks = arena_printf(d->arena, "runtime '%s' is not installed there, and is made first", s->runtime->name);
+        return w->lacks ? 0 : err_nomem(err);
+    }
+    if (r == 0 && only_plan && is_to_fetch(d, s->model)) {
+        w->lacks = arena_printf(d->arena, "files of model '%s' are not there, and are fetched first", s->model->name);
+        return w->lacks ? 0 : err_nomem(err);
+    }
     if (r == 0 && s->model) {
         w->model = *s->model;
         w->service.model = &w->model;
@@ -129,11 +145,16 @@ int deploy_open(const struct deploy_options *o, const struct os_dirs *dirs, stru
     *d = (struct deploy){.dirs = dirs, .sink = o->sink, .who = o->who, .prove_collectives = o->prove_collectives, .router = o->router, .arena = arena, .lock_fd = -1};
     struct fleet_options options = engine_fleet_options();
     options.here = o->host;
+    options.dir = o->dir ? arena_dup(arena, str_of(o->dir)) : deploy_version_dir(arena, o->fleet_path);
     int r = fleet_load(o->fleet_path, &options, &d->fleet, err);
     if (r == 0)
-        r = find_host(d, o->host, err);
+        d->dir = options.dir ? options.dir : d->fleet->dir;
     if (r == 0)
-        r = find_folders(d, err);
+        r = deploy_find_host(d, o->host, err);
+    if (r == 0)
+        r = deploy_find_folders(d, err);
+    if (r == 0)
+        r = make_folder(d, err);
     if (r == 0)
         r = store_open(dirs, &d->store, err);
     if (r == 0)
@@ -161,4 +182,38 @@ struct deploy *deploy_free(struct deploy *d)
 const struct fleet_host *deploy_host(const struct deploy *d)
 {
     return d->host;
+}
+
+/* Whether a fleet file has a host; what is wrong with the file is said by who opens it. */
+static bool knows_host(const char *path, const char *host)
+{
+    struct fleet_options options = engine_fleet_options();
+    struct fleet *f = NULL;
+    if (fleet_load(path, &options, &f, NULL) < 0)
+        return true;
+    bool knows = false;
+    for (size_t i = 0; i < f->n_hosts; i++)
+        knows |= strcmp(f->hosts[i].name, host) == 0;
+    fleet_free(f);
+    return knows;
+}
+
+int deploy_open_then(const struct deploy *d, const char *what, struct deploy **ret, struct err *err)
+{
+    struct deploy_options o = {.fleet_path = what, .dir = d->dir, .host = d->host->name, .only_plan = true, .sink = d->sink};
+    base_autobuf struct buf kept = BUF_INIT(DEPLOY_PATH_MAX);
+    uint64_t n;
+    int r = 0;
+    if (str_to_u64(str_of(what), &n) == 0) {
+        r = deploy_version_kept(d, n, &kept, err);
+        o.fleet_path = kept.ptr;
+    }
+    if (r < 0)
+        return r;
+    if (!knows_host(o.fleet_path, o.host)) {
+        *ret = NULL;
+        return 0;
+    }
+    r = deploy_open(&o, d->dirs, ret, err);
+    return r < 0 ? err_prefix(err, "what was declared at '%s'", what) : 0;
 }

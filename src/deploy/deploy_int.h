@@ -5,11 +5,14 @@
  *   deploy.c    opening: fleet, store, what each unit's text is
  *   manager.c   systemctl and journalctl, by argv
  *   plan.c      what is installed against what is wanted
+ *   diff.c      two texts of a unit, two fleet files
  *   gates.c     what must hold before anything is touched
  *   collectives.c  whether cards that are to work together were proven to
  *   apply.c     the order of things, and the way back
  *   prove.c     that a unit's engine is what was declared, and that it is the one that answers
  *   push.c      the same on another machine
+ *   status.c    what of a fleet is on this machine
+ *   ask.c       the same of many machines at once
  *   version.c   folders of versions, trash, the mark of a deploy at work
  */
 #pragma once
@@ -37,6 +40,7 @@ struct deploy_wanted {
     struct engine_paths paths;
     enum unit_form form;
     const char *name, *unit, *path, *text, *health, *health_path;
+    const char *lacks; /* without a text, in a plan: what a deploy brings first */
 };
 
 struct deploy {
@@ -49,6 +53,7 @@ struct deploy {
     int lock_fd; /* -1: not held */
     struct fleet *fleet;
     const struct fleet_host *host;
+    const char *dir; /* what the fleet's relative paths are taken from */
     struct store *store;
     const char *folder; /* $STATE/fleets/NAME */
     const char *unit_dir, *quadlet_dir;
@@ -56,6 +61,10 @@ struct deploy {
     size_t n_wanted;
 };
 
+/* Which of its hosts this machine is; name as in struct deploy_options. */
+int deploy_find_host(struct deploy *d, const char *name, struct err *err) BASE_MUST_USE;
+/* Where units and the fleet's own files are; makes nothing. */
+int deploy_find_folders(struct deploy *d, struct err *err) BASE_MUST_USE;
 /* The service that an item is about; NULL for DEPLOY_RETIRE. */
 struct deploy_wanted *deploy_wanted_of(struct deploy *d, const struct deploy_item *item);
 /* What of this host's devices and memory is free at this moment is enough: 0, or -ENOSPC. */
@@ -74,8 +83,15 @@ struct deploy_unit {
 int deploy_show(const struct deploy *d, const char *unit, struct deploy_unit *ret, struct err *err) BASE_MUST_USE;
 /* systemctl with these words, NULL-terminated. Its own words are in err. */
 int deploy_systemctl(const struct deploy *d, const char *const *words, uint64_t timeout_ms, struct err *err) BASE_MUST_USE;
+/* Its process was started before its file was written. */
+bool deploy_older_than_file(const struct deploy_unit *u, const char *path);
 /* What a unit's process has written since it was started. */
 void deploy_journal(const struct deploy *d, const char *invocation, struct buf *out);
+
+/* ---- diff.c ---- */
+
+/* Appends the lines that differ, commands with a line for each flag, and the names of what differs: "-c, Environment"; nothing when only comments do. */
+void deploy_diff(struct str before, struct str after, struct buf *lines, struct buf *keys);
 
 /* ---- prove.c ---- */
 
@@ -99,6 +115,10 @@ void deploy_collectives_record(struct deploy *d, const struct fleet_service *s);
 
 /* ---- version.c ---- */
 
+uint64_t deploy_version_current(const char *folder); /* the number of the version in force; 0: there is none */
+/* What a kept version was deployed with, of its file's path; NULL: it is no kept version. In arena a. */
+const char *deploy_version_dir(struct arena *a, const char *fleet_path);
+int deploy_version_kept(const struct deploy *d, uint64_t n, struct buf *ret, struct err *err) BASE_MUST_USE;
 bool deploy_marked(const struct deploy *d);
 int deploy_mark(struct deploy *d, bool on, struct err *err) BASE_MUST_USE;
 /* Keeps the fleet file with its lock as a version and makes it the one in force; one that is the same as that is not kept twice. */

@@ -87,7 +87,7 @@ static int gate_unit(struct deploy *d, struct deploy_wanted *w, struct err *err)
     int r = fd < 0 ? fd : path ? os_write_atomic(fd, name, w->text, strlen(w->text), 0644, err) : err_nomem(err);
     if (r == 0)
         r = run_unit_verify(path, w->form, d->host->scope, err);
-    base_ignore(os_remove_tree(AT_FDCWD, folder, NULL)); /* it is below /tmp */
+    base_ignore(os_remove_path(folder, NULL)); /* it is below /tmp */
     return r;
 }
 
@@ -121,11 +121,23 @@ static size_t own_processes(struct deploy *d, pid_t *ret)
     return n;
 }
 
+/* What no shape of memory mends: the engine would refuse it, or be another than was asked. */
+static const char *refusal(const struct check_need *n)
+{
+    for (size_t i = 0; !n->why && n->result && i < n->result->n_notes; i++)
+        if (n->result->notes[i].severity == FIT_REFUSED)
+            return n->result->notes[i].text;
+    return NULL;
+}
+
 static int judge_fit(const struct deploy *d, const struct check_plan *plan, struct err *err)
 {
     for (size_t i = 0; i < plan->n_needs; i++)
         if (plan->fleet->services[i].host == d->host && plan->needs[i].why && plan->needs[i].broken)
             return err_set(err, -EINVAL, "service '%s' cannot be planned: %s", plan->fleet->services[i].name, plan->needs[i].why);
+    for (size_t i = 0; i < plan->n_needs; i++)
+        if (plan->fleet->services[i].host == d->host && refusal(&plan->needs[i]))
+            return err_set(err, -EINVAL, "service '%s': %s", plan->fleet->services[i].name, refusal(&plan->needs[i]));
     for (size_t i = 0; i < plan->n_machines; i++) {
         const struct check_machine *m = &plan->machines[i];
         char left[UNITS_TEXT];

@@ -7,13 +7,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "deploy_int.h"
-
-#define DIFF_LINES_MAX 512 /* of a unit that are compared: a service with a thousand flags shows the first half of its differences */
 
 const char *deploy_action_text(enum deploy_action a)
 {
@@ -27,100 +24,6 @@ size_t deploy_plan_todo(const struct deploy_plan *p)
     for (size_t i = 0; i < p->n; i++)
         n += p->items[i].action != DEPLOY_KEEP;
     return n;
-}
-
-/* ---- differences ------------------------------------------------------------------------------------------------ */
-
-static size_t split(struct str text, struct str lines[DIFF_LINES_MAX])
-{
-    size_t n = 0;
-    while (text.ptr && n < DIFF_LINES_MAX)
-        lines[n++] = str_split(&text, '\n');
-    return n && lines[n - 1].len == 0 ? n - 1 : n;
-}
-
-static void add_line(struct buf *out, char sign, struct str line)
-{
-    buf_add_char(out, sign);
-    buf_add_str(out, line);
-    buf_add_char(out, '\n');
-}
-
-/* Lines of a that are not in b with '-', of b that are not in a with '+', in order. */
-static void add_diff(struct str a, struct str b, struct buf *out)
-{
-    struct str la[DIFF_LINES_MAX], lb[DIFF_LINES_MAX];
-    size_t na = split(a, la), nb = split(b, lb), i = 0, k = 0;
-    uint16_t *common = calloc((na + 1) * (nb + 1), sizeof *common); /* [i][k]: longest common run of lines from i and k on */
-    if (!common) {
-        buf_fail(out, -ENOMEM);
-        return;
-    }
-    for (size_t x = na; x-- > 0;)
-        for (size_t y = nb; y-- > 0;) {
-            uint16_t below = common[(x + 1) * (nb + 1) + y], right = common[x * (nb + 1) + y + 1];
-            common[x * (nb + 1) + y] = str_eq(la[x], lb[y]) ? (uint16_t)(common[(x + 1) * (nb + 1) + y + 1] + 1) : below > right ? below : right;
-        }
-    while (i < na || k < nb) {
-        if (i < na && k < nb && str_eq(la[i], lb[k])) {
-            i++;
-            k++;
-        } else if (i < na && (k == nb || common[(i + 1) * (nb + 1) + k] >= common[i * (nb + 1) + k + 1])) {
-            add_line(out, '-', la[i++]);
-        } else {
-            add_line(out, '+', lb[k++]);
-        }
-    }
-    free(common);
-}
-
-/* A command's flags on lines of their own, so that the one that differs is seen. */
-static void spread(struct str text, struct buf *out)
-{
-    while (text.ptr) {
-        struct str line = str_split(&text, '\n');
-        bool command = str_starts(line, STR("Exec"));
-        for (size_t i = 0; i < line.len; i++)
-            if (command && line.ptr[i] == ' ' && i + 1 < line.len && line.ptr[i + 1] == '-')
-                buf_add_c(out, "\n   ");
-            else
-                buf_add_char(out, line.ptr[i]);
-        if (text.ptr)
-            buf_add_char(out, '\n');
-    }
-}
-
-/* The key of a line, or the flag of a command; empty for the rest. */
-static struct str key_of(struct str line)
-{
-    bool flag = str_starts(line, STR("   -"));
-    struct str s = flag ? str_trim(line) : line;
-    ptrdiff_t end = s.len && s.ptr[0] != '#' ? str_find_char(s, flag ? ' ' : '=') : -1;
-    return end > 0 ? (struct str){s.ptr, (size_t)end} : flag ? s : STR("");
-}
-
-/* The keys of the lines that differ: "-c, Environment". */
-static void changed_keys(struct str diff, struct buf *out)
-{
-    struct str seen[8];
-    size_t n = 0, more = 0;
-    while (diff.ptr) {
-        struct str line = str_split(&diff, '\n');
-        struct str key = line.len ? key_of((struct str){line.ptr + 1, line.len - 1}) : line;
-        bool known = key.len == 0;
-        for (size_t i = 0; i < n; i++)
-            known |= str_eq(seen[i], key);
-        if (known)
-            continue;
-        if (n == BASE_COUNT(seen)) {
-            more++;
-            continue;
-        }
-        buf_addf(out, "%s" STR_FMT, n ? ", " : "", STR_ARG(key));
-        seen[n++] = key;
-    }
-    if (more)
-        buf_addf(out, " and more");
 }
 
 /* ---- what is installed --------------------------------------------------------------------------------------------- */
@@ -158,10 +61,10 @@ static int check_fragment(const struct deploy *d, const struct deploy_wanted *w,
     return err_set(err, -EEXIST, "systemd has unit '%s' from '%s', which is not berth's: take it away, or rename service '%s'", w->unit, u->fragment, w->name);
 }
 
-static uint64_t file_time(const char *path)
+bool deploy_older_than_file(const struct deploy_unit *u, const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 && st.st_mtim.tv_sec > 0 ? (uint64_t)st.st_mtim.tv_sec : 0;
+    return u->since_s && stat(path, &st) == 0 && st.st_mtim.tv_sec > 0 && u->since_s < (uint64_t)st.st_mtim.tv_sec;
 }
 
 static int judge(struct deploy *d, const struct deploy_wanted *w, const struct deploy_unit *u, bool interrupted, struct deploy_item *item, struct err *err)
@@ -170,17 +73,13 @@ static int judge(struct deploy *d, const struct deploy_wanted *w, const struct d
     const char *old_health = item->old_health ? item->old_health : "", *health = w->health ? w->health : "";
     if (!w->text) {
         item->action = item->old_text ? DEPLOY_CHANGE : DEPLOY_INSTALL;
-        buf_addf(&why, "runtime '%s' is not installed there, and is made first", w->service.runtime->name);
+        buf_add_c(&why, w->lacks);
     } else if (!item->old_text) {
         item->action = DEPLOY_INSTALL;
         buf_add_c(&why, "not installed");
     } else if (strcmp(item->old_text, w->text) != 0 || strcmp(old_health, health) != 0 || strcmp(item->old_path, w->path) != 0) {
         item->action = DEPLOY_CHANGE;
-        base_autobuf struct buf before = BUF_INIT(DEPLOY_FILE_MAX), after = BUF_INIT(DEPLOY_FILE_MAX);
-        spread(str_of(item->old_text), &before);
-        spread(str_of(w->text), &after);
-        add_diff(buf_str(&before), buf_str(&after), &diff);
-        changed_keys(buf_str(&diff), &why);
+        deploy_diff(str_of(item->old_text), str_of(w->text), &diff, &why);
         if (why.len == 0)
             buf_add_c(&why, strcmp(item->old_path, w->path) != 0 ? "another form of unit" : strcmp(old_health, health) != 0 ? "health check" : "comment");
         buf_add_c(&why, " changed");
@@ -190,7 +89,7 @@ static int judge(struct deploy *d, const struct deploy_wanted *w, const struct d
     } else if (!u->active) {
         item->action = DEPLOY_START;
         buf_add_c(&why, u->activating ? "starting over and over" : u->failed ? "failed" : "not running");
-    } else if (u->since_s && u->since_s < file_time(w->path)) {
+    } else if (deploy_older_than_file(u, w->path)) {
         item->action = DEPLOY_START;
         buf_add_c(&why, "its process is older than its file");
     } else {

@@ -250,13 +250,18 @@ static int send_packages(struct deploy_remote *r, const struct os_dirs *dirs, st
     return buf_status(&there) < 0 ? err_nomem(err) : deploy_link_missing(fd, folder, stage, buf_str(&there), &n, err) < 0 ? err->code : n ? send_files(r, stage, (const char *const[]){".", NULL}, take, "copying packages", err) : 0;
 }
 
-static int send_fleet(struct deploy_remote *r, const struct fleet *f, const char **ret, struct err *err)
+static int send_fleet(struct deploy_remote *r, const struct fleet *f, const struct fleet *since, const char **ret, struct err *err)
 {
     const char *stage = arena_printf(r->arena, "%s/fleet", r->scratch), *to = arena_printf(r->arena, "%s/fleets/%s/incoming", r->state, f->name);
     const char *take = arena_printf(r->arena, "set -e; umask 022; d='%s'; rm -rf \"$d\"; mkdir -p \"$d\"; tar -xzf - -C \"$d\"", to ? to : "");
     if (!stage || !to || !take)
         return err_nomem(err);
+    const char *then = arena_printf(r->arena, "%s/since", stage);
+    if (!then)
+        return err_nomem(err);
     int rc = deploy_version_write(f, stage, err);
+    if (rc == 0 && since)
+        rc = deploy_version_write(since, then, err);
     if (rc == 0)
         rc = send_files(r, stage, (const char *const[]){".", NULL}, take, "copying the fleet", err);
     *ret = rc == 0 ? arena_printf(r->arena, "%s/fleet.yaml", to) : NULL;
@@ -322,36 +327,33 @@ static int read_there(int fd, int to_fd, const struct deploy_router *router, str
 }
 
 /* The copy over there, with its words; what it prints here, what it says on our stderr as it comes. */
-static int run_there(struct deploy_remote *r, const char *const *words, const struct deploy_router *router, struct buf *out, int *ret_status, struct err *err)
+static int run_there(struct deploy_remote *r, const char *const *words, const struct deploy_errand *e, struct buf *out, int *ret_status, struct err *err)
 {
     const char *argv[SSH_WORDS + 2];
     base_autobuf struct buf command = BUF_INIT(65536);
-    int fds[2], in[2];
+    int fds[2] = {-1, -1}, in[2] = {-1, -1};
     buf_addf(&command, "BERTH_BUNDLE='%s' exec '%s/ld.so' --library-path '%s' '%s/berth'", r->bundle, r->bundle, r->bundle, r->bundle);
     for (size_t i = 0; words[i]; i++) {
         if (!plain_word(words[i]))
             return err_set(err, -EINVAL, "'%s' cannot be told to another machine: it has a quote or a line's end; rename it", words[i]);
         buf_addf(&command, " '%s'", words[i]);
     }
-    if (buf_status(&command) < 0)
+    if (buf_status(&command) < 0 || e->secrets.len > DEPLOY_SECRETS_MAX)
         return err_nomem(err);
-    if (pipe2(fds, O_CLOEXEC) < 0)
-        return err_sys(err, -errno, "cannot make a pipe");
-    if (pipe2(in, O_CLOEXEC) < 0) {
-        int rc = err_sys(err, -errno, "cannot make a pipe");
-        close(fds[0]);
-        close(fds[1]);
-        return rc;
-    }
+    int rc = pipe2(fds, O_CLOEXEC) < 0 || pipe2(in, O_CLOEXEC) < 0 ? err_sys(err, -errno, "cannot make a pipe") : 0;
+    /* they fit into the pipe, so that nobody waits for anybody */
+    if (rc == 0 && e->secrets.len)
+        rc = os_write_all(in[1], e->secrets.ptr, e->secrets.len, err);
     const struct os_spawn s = {.argv = ssh_argv(r, command.ptr, argv), .envp = (const char *const *)environ, .use_path = true, .stdin_fd = in[0], .stdout_fd = fds[1], .stderr_fd = STDERR_FILENO};
     struct os_proc p = OS_PROC_NONE;
-    int rc = os_spawn(&s, &p, err);
-    close(in[0]);
-    close(fds[1]);
     if (rc == 0)
-        rc = read_there(fds[0], in[1], router, out, err);
-    close(fds[0]);
-    close(in[1]);
+        rc = os_spawn(&s, &p, err);
+    os_closep(&fds[1]);
+    os_closep(&in[0]);
+    if (rc == 0)
+        rc = read_there(fds[0], in[1], e->router, out, err);
+    os_closep(&fds[0]);
+    os_closep(&in[1]);
     if (p.pidfd >= 0) {
         struct pollfd f = {.fd = p.pidfd, .events = POLLIN};
         (void)poll(&f, 1, ASK_MS);
@@ -379,13 +381,12 @@ static void close_remote(struct deploy_remote *r)
     if (r->control)
         base_ignore(os_run(&s, ASK_MS, NULL, NULL, &status, NULL)); /* there may be no connection */
     if (r->scratch)
-        base_ignore(os_remove_tree(AT_FDCWD, r->scratch, NULL)); /* it is below /tmp */
+        base_ignore(os_remove_path(r->scratch, NULL)); /* it is below /tmp */
     free(r->scratch);
     arena_free(r->arena);
 }
 
-int deploy_remote_told(const struct fleet *f, const struct fleet_host *h, const struct os_dirs *dirs, const char *const *words, const struct event_sink *sink, const struct deploy_router *router, struct buf *out, int *ret_status,
-                       struct err *err)
+int deploy_remote(const struct fleet *f, const struct fleet_host *h, const struct os_dirs *dirs, const struct deploy_errand *e, const struct event_sink *sink, struct buf *out, int *ret_status, struct err *err)
 {
     struct deploy_remote r = {.arena = arena_new(DEPLOY_MEMORY), .sink = sink};
     const char *fleet_there = NULL, *all[24] = {0};
@@ -400,19 +401,19 @@ int deploy_remote_told(const struct fleet *f, const struct fleet_host *h, const 
     if (rc == 0)
         rc = send_packages(&r, dirs, err);
     if (rc == 0)
-        rc = send_fleet(&r, f, &fleet_there, err);
+        rc = send_fleet(&r, f, e->since, &fleet_there, err);
     if (rc == 0) {
-        for (; words[n] && n < BASE_COUNT(all) - 3; n++)
-            all[n] = words[n];
+        for (; e->words[n] && n < BASE_COUNT(all) - 5; n++)
+            all[n] = e->words[n];
+        if (e->since) {
+            all[n++] = "--since";
+            all[n++] = arena_printf(r.arena, "%s/fleets/%s/incoming/since/fleet.yaml", r.state, f->name);
+        }
         all[n++] = "-f";
         all[n++] = fleet_there;
-        rc = run_there(&r, all, router, out, ret_status, err);
+        rc = run_there(&r, all, e, out, ret_status, err);
     }
     close_remote(&r);
     return rc;
 }
 
-int deploy_remote(const struct fleet *f, const struct fleet_host *h, const struct os_dirs *dirs, const char *const *words, const struct event_sink *sink, struct buf *out, int *ret_status, struct err *err)
-{
-    return deploy_remote_told(f, h, dirs, words, sink, NULL, out, ret_status, err);
-}

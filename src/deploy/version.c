@@ -20,17 +20,25 @@ static const char *below(struct deploy *d, const char *name)
 
 /* ---- lock and mark -------------------------------------------------------------------------------------------- */
 
-int deploy_begin(struct deploy *d, struct err *err)
+int deploy_hold(const struct os_dirs *dirs, const char *fleet, struct err *err)
 {
-    const char *path = below(d, "deploy.lock");
-    if (!path)
+    base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX);
+    buf_addf(&path, "%s/fleets/%s", dirs->state, fleet);
+    if (buf_status(&path) < 0)
         return err_nomem(err);
-    int fd = os_lock(path, true, false, err);
-    if (fd == -EWOULDBLOCK)
-        return err_set(err, -EBUSY, "another deploy of fleet '%s' is at work on this machine: wait for its end", d->fleet->name);
-    d->lock_fd = fd < 0 ? -1 : fd;
+    int r = os_make_dirs(path.ptr, 0755, err);
+    if (r < 0)
+        return r;
+    buf_add_c(&path, "/deploy.lock");
+    int fd = buf_status(&path) < 0 ? err_nomem(err) : os_lock(path.ptr, true, false, err);
+    return fd == -EWOULDBLOCK ? err_set(err, -EBUSY, "another deploy of fleet '%s' is at work on this machine: wait for its end", fleet) : fd;
+}
+
+int deploy_begin(struct deploy *d, int fd, struct err *err)
+{
+    d->lock_fd = fd;
     /* from here on a purge keeps what this version needs */
-    return fd < 0 ? fd : store_uses_write(d->store, d->fleet, false, err);
+    return store_uses_write(d->store, d->fleet, false, err);
 }
 
 bool deploy_marked(const struct deploy *d)
@@ -84,8 +92,7 @@ int deploy_store_file(struct deploy *d, const char *path, const char **ret, stru
 
 /* ---- versions --------------------------------------------------------------------------------------------------- */
 
-/* The number that `current` points at; 0: there is none. */
-static uint64_t current_version(const char *folder)
+uint64_t deploy_version_current(const char *folder)
 {
     char target[64];
     base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX);
@@ -108,7 +115,7 @@ int deploy_version_path(const struct os_dirs *dirs, const char *fleet, unsigned 
     buf_addf(&folder, "%s/fleets/%s", dirs->state, fleet);
     if (buf_status(&folder) < 0)
         return err_nomem(err);
-    uint64_t v = current_version(folder.ptr);
+    uint64_t v = deploy_version_current(folder.ptr);
     for (unsigned i = 0; v && i < back; i++)
         do
             v--;
@@ -117,6 +124,24 @@ int deploy_version_path(const struct os_dirs *dirs, const char *fleet, unsigned 
         return err_set(err, -ENOENT, back ? "there is no version of fleet '%s' before the one in force on this machine" : "no version of fleet '%s' was deployed to this machine", fleet);
     buf_addf(ret, "%s/versions/%llu/fleet.yaml", folder.ptr, (unsigned long long)v);
     return buf_status(ret) < 0 ? err_nomem(err) : 0;
+}
+
+int deploy_version_kept(const struct deploy *d, uint64_t n, struct buf *ret, struct err *err)
+{
+    if (!version_there(d->folder, n))
+        return err_set(err, -ENOENT, "there is no version %llu of fleet '%s' on host '%s': %llu is in force, the last %d are kept", (unsigned long long)n, d->fleet->name, d->host->name, (unsigned long long)deploy_version_current(d->folder), DEPLOY_VERSIONS_KEPT);
+    buf_addf(ret, "%s/versions/%llu/fleet.yaml", d->folder, (unsigned long long)n);
+    return buf_status(ret) < 0 ? err_nomem(err) : 0;
+}
+
+const char *deploy_version_dir(struct arena *a, const char *fleet_path)
+{
+    base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX), text = BUF_INIT(DEPLOY_PATH_MAX);
+    const char *slash = strrchr(fleet_path, '/');
+    buf_addf(&path, "%.*sfolder", slash ? (int)(slash + 1 - fleet_path) : 0, fleet_path);
+    if (!strstr(fleet_path, "/versions/") || buf_status(&path) < 0 || os_read_file(AT_FDCWD, path.ptr, &text, NULL) < 0 || !text.len || text.ptr[0] != '/')
+        return NULL;
+    return arena_dup(a, buf_str(&text));
 }
 
 static int read_or_empty(const char *path, struct buf *out, struct err *err)
@@ -148,7 +173,8 @@ static int keep_templates(const struct fleet *f, const char *folder, struct err 
     return 0;
 }
 
-static int write_version(const struct fleet *f, const char *folder, struct str yaml, struct str lock, struct err *err)
+/* dir: what its relative paths are taken from, where that is known; NULL: its own folder. */
+static int write_version(const struct fleet *f, const char *dir, const char *folder, struct str yaml, struct str lock, struct err *err)
 {
     int r = os_make_dirs(folder, 0755, err);
     if (r < 0)
@@ -156,7 +182,9 @@ static int write_version(const struct fleet *f, const char *folder, struct str y
     os_autoclose int fd = os_open_dir(folder, err);
     if (fd < 0)
         return fd;
-    if (lock.len)
+    if (dir)
+        r = os_write_atomic(fd, "folder", dir, strlen(dir), 0644, err);
+    if (r == 0 && lock.len)
         r = os_write_atomic(fd, "fleet.lock", lock.ptr, lock.len, 0644, err);
     if (r == 0)
         r = keep_templates(f, folder, err);
@@ -207,7 +235,7 @@ static uint64_t find_same(struct deploy *d, uint64_t newest, struct str yaml, st
 
 static uint64_t newest_version(struct deploy *d)
 {
-    uint64_t v = current_version(d->folder);
+    uint64_t v = deploy_version_current(d->folder);
     while (version_there(d->folder, v + 1))
         v++;
     return v;
@@ -228,7 +256,7 @@ int deploy_version_write(const struct fleet *f, const char *folder, struct err *
 {
     base_autobuf struct buf yaml = BUF_INIT(DEPLOY_FILE_MAX), lock = BUF_INIT(DEPLOY_FILE_MAX);
     int r = read_fleet(f, &yaml, &lock, err);
-    return r == 0 ? write_version(f, folder, buf_str(&yaml), buf_str(&lock), err) : r;
+    return r == 0 ? write_version(f, NULL, folder, buf_str(&yaml), buf_str(&lock), err) : r;
 }
 
 int deploy_link_missing(int fd, const char *folder, const char *stage, struct str there, size_t *ret_n, struct err *err)
@@ -268,7 +296,7 @@ int deploy_version_keep(struct deploy *d, uint64_t *ret, struct err *err)
     if (!v) {
         v = newest + 1;
         const char *folder = arena_printf(d->arena, "%s/%llu", versions, (unsigned long long)v);
-        r = folder ? write_version(d->fleet, folder, buf_str(&yaml), buf_str(&lock), err) : err_nomem(err);
+        r = folder ? write_version(d->fleet, d->dir, folder, buf_str(&yaml), buf_str(&lock), err) : err_nomem(err);
     }
     if (r == 0)
         r = make_current(versions, v, err);

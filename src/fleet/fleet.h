@@ -288,6 +288,8 @@ struct fleet_options {
     const char *(*flag_taken)(const char *engine, struct str word, const char **ret_flag);
     /* The host that this machine is, for a fleet file that came from another one: it loses its `ssh`, and the host without one gets "elsewhere". -EINVAL when there is no such host. NULL: as written. */
     const char *here;
+    /* Absolute folder that relative paths are taken from, but templates', for a file that was moved away from it. NULL: the file's own. */
+    const char *dir;
 };
 
 /* Reads and validates a file, and the lock beside it when there is one. -EINVAL: one of them is unusable, err has the place; -ENOENT, -EACCES, ...: not readable, err has the path. */

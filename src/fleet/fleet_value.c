@@ -25,8 +25,7 @@ int fleet_read_version(struct fleet_reader *r, const struct yaml_node *n, void *
 
 /* ---- sources and paths ------------------------------------------------------------------------------------------ */
 
-/* The absolute path of text, which is taken from the fleet file's folder when relative. */
-int fleet_path(struct fleet_reader *r, const struct yaml_node *n, struct str text, const char **ret)
+static int path_from(struct fleet_reader *r, const struct yaml_node *n, struct str text, const char *dir, const char **ret)
 {
     if (text.len == 0)
         return fleet_refuse(r, n, "%s names no path; '.' is the folder of the fleet file", fleet_label(r));
@@ -38,13 +37,19 @@ int fleet_path(struct fleet_reader *r, const struct yaml_node *n, struct str tex
         text.len--;
     const char *path = arena_dup(r->arena, text);
     if (text.len == 0 || str_eq_c(text, "."))
-        path = r->fleet->dir;
+        path = arena_dup(r->arena, str_of(dir));
     else if (path && path[0] != '/')
-        path = arena_printf(r->arena, "%s/%s", strcmp(r->fleet->dir, "/") == 0 ? "" : r->fleet->dir, path);
+        path = arena_printf(r->arena, "%s/%s", strcmp(dir, "/") == 0 ? "" : dir, path);
     if (!path)
         return err_nomem(r->err);
     *ret = path;
     return 0;
+}
+
+/* The absolute path of text, which is taken from the fleet file's folder when relative. */
+int fleet_path(struct fleet_reader *r, const struct yaml_node *n, struct str text, const char **ret)
+{
+    return path_from(r, n, text, r->opt && r->opt->dir ? r->opt->dir : r->fleet->dir, ret);
 }
 
 static bool take_prefix(struct str *s, struct str prefix)
@@ -221,7 +226,7 @@ int fleet_read_template(struct fleet_reader *r, const struct yaml_node *n, void 
     struct fleet_model *m = part;
     const char *text;
     int rc = fleet_text(r, n, &text);
-    return rc < 0 ? rc : fleet_path(r, n, str_of(text), &m->template_file);
+    return rc < 0 ? rc : path_from(r, n, str_of(text), r->fleet->dir, &m->template_file);
 }
 
 /* ---- references --------------------------------------------------------------------------------------------------- */

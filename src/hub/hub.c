@@ -128,6 +128,26 @@ int hub_new(const struct hub_options *o, struct hub **ret, struct err *err)
     return 0;
 }
 
+int hub_export(struct buf *ret, struct err *err)
+{
+    struct hub h = {0};
+    int r = find_token(&h, err);
+    if (setting("HF_ENDPOINT"))
+        buf_addf(ret, "HF_ENDPOINT=%s\n", setting("HF_ENDPOINT"));
+    if (h.token) {
+        buf_addf(ret, "HF_TOKEN=%s\n", h.token);
+        explicit_bzero(h.token, strlen(h.token));
+    }
+    free(h.token);
+    return r < 0 ? r : buf_status(ret) < 0 ? err_nomem(err) : 0;
+}
+
+int hub_load(struct err *err)
+{
+    const struct hub_curl *ignored;
+    return hub_curl_open(&ignored, err);
+}
+
 struct hub *hub_free(struct hub *h)
 {
     if (!h)

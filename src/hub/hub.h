@@ -40,6 +40,11 @@ struct hub_options {
 int hub_new(const struct hub_options *o, struct hub **ret, struct err *err) BASE_MUST_USE;
 struct hub *hub_free(struct hub *h);
 
+/* For another machine that is to fetch what this one may: lines "HF_ENDPOINT=..." and "HF_TOKEN=...", appended; nothing when neither is set. The text is a secret: it goes through a pipe, and is wiped after use. */
+int hub_export(struct buf *ret, struct err *err) BASE_MUST_USE;
+/* Loads libcurl, so that a copy of this process takes it along. -ENOTSUP as hub_new. */
+int hub_load(struct err *err) BASE_MUST_USE;
+
 /* ---- what a repository has ------------------------------------------------------------------------------------------- */
 
 struct hub_file {

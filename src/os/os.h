@@ -46,6 +46,8 @@ int os_make_dirs(const char *path, mode_t mode, struct err *err) BASE_MUST_USE;
 int os_open_dir(const char *path, struct err *err) BASE_MUST_USE;
 /* Removes dirfd/name and everything below it; never follows links, never crosses out of it. Absent is fine. */
 int os_remove_tree(int dirfd, const char *name, struct err *err) BASE_MUST_USE;
+/* The same by an absolute path, such as mkdtemp gives. */
+int os_remove_path(const char *path, struct err *err) BASE_MUST_USE;
 /* Copies a regular file, by reflink where the file system can, else by copy_file_range or read/write. dst must not exist. Mode is given. */
 int os_copy_file(int src_dirfd, const char *src, int dst_dirfd, const char *dst, mode_t mode, struct err *err) BASE_MUST_USE;
 

@@ -196,6 +196,18 @@ int os_remove_tree(int dirfd, const char *name, struct err *err)
     return remove_below(dirfd, name, 1, err);
 }
 
+int os_remove_path(const char *path, struct err *err)
+{
+    const char *slash = strrchr(path, '/');
+    if (path[0] != '/')
+        return err_set(err, -EINVAL, "cannot remove '%s': not an absolute path", path);
+    base_autofree char *dir = str_dup((struct str){path, slash == path ? 1 : (size_t)(slash - path)});
+    if (!dir)
+        return err_nomem(err);
+    os_autoclose int fd = os_open_dir(dir, err);
+    return fd == -ENOENT ? 0 : fd < 0 ? fd : os_remove_tree(fd, slash + 1, err);
+}
+
 /* ---- walking ------------------------------------------------------------------------------------- */
 
 struct walk {

@@ -5,65 +5,7 @@
 
 bats_require_minimum_version 1.5.0
 
-setup_file() {
-	[ "$(id -u)" = 0 ] || skip "needs root"
-	why=$(test/hosts/lab possible) || skip "$why"
-	export LAB
-	LAB=$(mktemp -d /tmp/berth-lab-XXXXXX)
-	export BERTH=${BERTH:-$PWD/build/berth} NO_COLOR=1 FLEET=$LAB/fleet.yaml
-	export BERTH_STATE=${BERTH_TEST_STATE:-$PWD/build/test-state}
-	write_fleet
-	"$BERTH" runtime add -f "$FLEET" >/dev/null 2>&1
-	test/hosts/lab up "$LAB/hosts" $$
-	for h in h1 h2; do
-		on "$h" mkdir -p /srv/models
-		lab run scp -q assets/tiny/berth-tiny-f16.gguf assets/tiny/berth-tiny-q8_0.gguf "$h:/srv/models/"
-	done
-}
-
-teardown_file() {
-	[ -n "${LAB:-}" ] || return 0
-	test/hosts/lab down "$LAB/hosts"
-	rm -rf "$LAB"
-}
-
-setup() { write_fleet; }
-
-lab() {
-	local what=$1
-	shift
-	test/hosts/lab "$what" "$LAB/hosts" "$@"
-}
-on() { lab exec "$@"; }
-berth() { lab run "$BERTH" "$@" -f "$FLEET"; }
-
-# write_fleet [SED...]: one service on h1, changed as asked.
-write_fleet() {
-	cat >"$FLEET" <<'YAML'
-version: 1
-name: home
-hosts:
-  h1: {ssh: h1, memory: 8GiB}
-  h2: {ssh: h2, memory: 8GiB}
-runtimes:
-  llama: {engine: llama.cpp, source: "debian:forky", packages: [llama.cpp-tools, llama.cpp-tools-extra, libggml0-backend-rpc]}
-models:
-  tiny: {source: "file:/srv/models", weights: berth-tiny-f16.gguf}
-services:
-  a: {host: h1, runtime: llama, model: tiny, port: 7771, context: 512, slots: 2, unit: systemd}
-YAML
-	[ $# -eq 0 ] || sed -i "$@" "$FLEET"
-}
-
-pid_of() { on "$1" systemctl show -P MainPID "berth-home-$2"; }
-answers() { on "$1" curl -sf "http://127.0.0.1:$2/v1/models" | grep -q "\"id\":\"$3\""; }
-
-# As the tests want it: a deployed, as declared.
-settle() {
-	write_fleet
-	berth deploy >"$LAB/out" 2>&1 || { cat "$LAB/out"; return 1; }
-	answers h1 7771 a
-}
+load common
 
 @test "a first deploy to a bare host: berth, runtime, unit, proof; enabled for the next boot" {
 	run berth plan --exit-code
@@ -127,16 +69,31 @@ settle() {
 	[ "$output" = 0 ]
 }
 
-@test "an engine that answers /health but is not what was declared" {
+@test "a shape that its engine would not give is refused with nothing touched" {
 	settle
+	before=$(pid_of h1 a)
 	# the engine caps what a slot can hold at what the model was trained for
 	write_fleet 's/context: 512/context: 8192/'
 	run berth deploy
 	echo "$output"
 	[ "$status" -eq 1 ]
-	[[ $output == *"context per slot: asked 4096, got "* ]]
+	[[ $output == *"fit of 'h1': service 'a': 4,096 tokens in a slot, the model was trained for 1,024:"* ]]
+	[ "$(pid_of h1 a)" = "$before" ]
+}
+
+@test "an engine that answers /health but serves another model: the one before runs again" {
+	settle
+	before=$(on h1 cat /etc/systemd/system/berth-home-a.service)
+	lie='["/usr/bin/llama-server", "--port", "{port}", "--host", "{bind}", "-m", "{model}", "--alias", "other", "-c", "512"]'
+	write_fleet -e "/^  llama:/ a\\  any: {engine: generic, source: \"debian:forky\", packages: [llama.cpp-tools, llama.cpp-tools-extra, libggml0-backend-rpc]}" \
+		-e "s|^  a: .*|  a: {host: h1, runtime: any, model: tiny, port: 7771, unit: systemd, identity: /v1/models, command: $lie}|"
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"identity: "*"'other'"* ]]
 	[[ $output == *"what was there before runs again"* ]]
 	answers h1 7771 a
+	[ "$(on h1 cat /etc/systemd/system/berth-home-a.service)" = "$before" ]
 }
 
 @test "a port that somebody else holds is named, and nothing is touched" {

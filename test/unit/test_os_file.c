@@ -367,6 +367,16 @@ static void test_remove_tree(void **state)
     assert_int_equal(os_remove_tree(p->fd, "..", &err), -EINVAL);
     assert_int_equal(os_remove_tree(p->fd, "outside/keep", &err), -EINVAL);
     assert_int_equal(os_remove_tree(p->fd, "", &err), -EINVAL);
+    /* by its path */
+    snprintf(target, sizeof(target), "%s/by-path", p->path);
+    assert_int_equal(mkdirat(p->fd, "by-path", 0700), 0);
+    put(p->fd, "by-path/file", "x");
+    assert_int_equal(os_remove_path("by-path", &err), -EINVAL);
+    assert_true(exists(p->fd, "by-path/file"));
+    assert_int_equal(os_remove_path(target, &err), 0);
+    assert_false(exists(p->fd, "by-path"));
+    assert_int_equal(os_remove_path(target, &err), 0);
+    assert_int_equal(os_remove_path("/", &err), -EINVAL);
 }
 
 static void test_names(void **state)
