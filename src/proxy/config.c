@@ -230,7 +230,8 @@ static int read_endpoint(const struct proxy_config *c, json_val v, struct proxy_
     e->quoted = buf_status(&text) == 0 ? arena_dup(c->arena, buf_str(&text)) : NULL;
     e->candidates = arena_alloc(c->arena, e->n_replicas, sizeof(struct sched_replica *));
     e->ways = arena_alloc(c->arena, e->n_replicas, sizeof *e->ways);
-    return e->quoted && (e->n_replicas == 0 || (e->candidates && e->ways)) ? 0 : err_nomem(err);
+    e->group = arena_alloc(c->arena, 1, sizeof *e->group);
+    return e->quoted && e->group && (e->n_replicas == 0 || (e->candidates && e->ways)) ? 0 : err_nomem(err);
 }
 
 /* None: the names that are known here. */

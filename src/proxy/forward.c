@@ -233,7 +233,7 @@ static int make_ticket(struct proxy_request *r)
     place_identify(http_target_path(head->target), head, proxy_body_text(&r->body), &r->config->names, r->proxy->seed, id);
     r->dialect = id->dialect;
     r->stream = id->stream && id->dialect != PLACE_BATCH;
-    *t = (struct sched_ticket){.policy = e->policy, .hint = id->hint, .flow = id->flow, .owner = r->key ? place_hash(r->proxy->seed, str_of(r->key)) : 0, .tokens = id->tokens, .leased = id->dialect != PLACE_OTHER, .pinned = id->pinned, .seq = r->number,
+    *t = (struct sched_ticket){.policy = e->policy, .group = e->group, .hint = id->hint, .flow = id->flow, .owner = r->key ? place_hash(r->proxy->seed, str_of(r->key)) : 0, .tokens = id->tokens, .leased = id->dialect != PLACE_OTHER, .pinned = id->pinned, .seq = r->number,
                                .slot = AFFINITY_NO_SLOT};
     t->candidates = e->candidates;
     t->n_candidates = e->n_candidates;

@@ -127,6 +127,7 @@ int memory_load(struct affinity *a, struct str text, const struct memory_replica
 
 #define SCHED_QUEUE_MAX 1024          /* waiting requests; more are refused */
 #define SCHED_QUEUE_MS 600000         /* longest wait: long prefills before it are normal, more than ten minutes are not */
+#define SCHED_WALK_MS 1000            /* so often everybody's wait is looked at, also when nobody can have a turn */
 #define SCHED_SLOTS_MAX 256
 #define SCHED_SUSPECT_MS 1000         /* how long a replica that failed is left alone; doubles with each failure ... */
 #define SCHED_SUSPECT_MAX_MS 30000    /* ... up to this */
@@ -177,10 +178,17 @@ struct sched_weighed {
     double prefill_tps;
 };
 
+/* Tickets with the same policy and candidates: when none of these has room for one of them, none has for the others, which need not be looked at. */
+struct sched_group {
+    size_t waiting; /* leased ones that no candidate has had yet */
+    uint64_t full;  /* the walk that found no room */
+};
+
 /* One request. The owner keeps it from sched_enter until it is out again. */
 struct sched_ticket {
     /* set by the owner */
     const char *policy;
+    struct sched_group *group; /* NULL: it is looked at by itself */
     struct sched_replica **candidates;
     uint64_t *tried; /* bit i: candidates[i] had it */
     size_t n_candidates;
@@ -205,6 +213,7 @@ struct sched_ticket {
     uint64_t entered_ms, started_ms, rank;
     uint64_t waited_ms; /* before earlier replicas */
     uint64_t place;                /* how many of its owner and flow waited before it */
+    bool grouped;                  /* counted in its group */
     struct sched_weighed weighed[SCHED_WEIGHED_MAX]; /* the chosen one first */
     size_t n_weighed;
     struct sched_ticket *next, *before;

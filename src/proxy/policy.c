@@ -172,13 +172,18 @@ static bool tried(const struct sched_ticket *t, size_t i)
     return t->tried[i / 64] >> (i % 64) & 1;
 }
 
+static bool is_full(const struct sched_replica *r)
+{
+    return (r->window && r->active >= r->window) || (r->n_slots && r->active >= r->n_slots);
+}
+
 /* Whether a slot is there for this ticket; *due: when one that is held may be. */
 static bool has_room(const struct sched_ticket *t, const struct sched_view *v, uint64_t now, uint64_t *due)
 {
     const struct sched_replica *r = v->replica;
     if (!t->leased)
         return true;
-    if ((r->window && r->active >= r->window) || (r->n_slots && r->active >= r->n_slots))
+    if (is_full(r))
         return false;
     if (!r->pins || !r->n_slots || t->pinned)
         return true;
@@ -227,6 +232,7 @@ void sched_choose(struct sched *s, struct sched_ticket *t, uint64_t now, struct 
     c->n = c->n_matches = 0;
     c->due = UINT64_MAX;
     c->verdict = n_ready || startable ? SCHED_WAIT : SCHED_NOBODY;
+    c->full = true;
     if (!n_ready)
         return;
     if (t->leased && (t->n_chain || t->hint))
@@ -238,6 +244,7 @@ void sched_choose(struct sched *s, struct sched_ticket *t, uint64_t now, struct 
         struct sched_view *v = &c->views[c->n++];
         *v = (struct sched_view){.replica = r, .index = i};
         look_at(t, v, c, now);
+        c->full = c->full && is_full(r);
     }
     size_t chosen = NONE;
     for (size_t i = 0; i < BASE_COUNT(policies); i++)

@@ -99,6 +99,7 @@ struct proxy_endpoint {
     size_t n_replicas;
     /* Once a router has the configuration: its peers; fewer than n_replicas when there was no memory for one. */
     struct sched_replica **candidates;
+    struct sched_group *group; /* lock; of its requests */
     struct proxy_way *ways; /* to each of them */
     size_t n_candidates;
 };

@@ -103,6 +103,9 @@ static void queue_remove(struct sched *s, struct sched_ticket *t)
     *(t->next ? &t->next->before : &s->last) = t->before;
     t->next = t->before = NULL;
     s->waiting--;
+    if (t->grouped)
+        t->group->waiting--;
+    t->grouped = false;
 }
 
 static void queue_insert(struct sched *s, struct sched_ticket *t)
@@ -159,6 +162,9 @@ int sched_enter(struct sched *s, struct sched_ticket *t, uint64_t now)
     t->entered_ms = now;
     t->replica = NULL;
     t->state = SCHED_WAITING;
+    t->grouped = t->group && t->leased && !again; /* who comes again has fewer candidates */
+    if (t->grouped)
+        t->group->waiting++;
     if (again || !t->owner)
         queue_insert(s, t);
     else
@@ -273,9 +279,12 @@ static void lease(struct sched *s, struct sched_ticket *t, const struct sched_ch
 
 struct sched_ticket *sched_next(struct sched *s, uint64_t now, bool *ret_expired)
 {
+    size_t left = s->waiting; /* who may have a turn yet */
+    bool whole = now - s->walked_ms >= SCHED_WALK_MS, passed = false;
     s->due = UINT64_MAX;
+    s->walk++;
     *ret_expired = false;
-    for (struct sched_ticket *t = s->first, *next; t; t = next) {
+    for (struct sched_ticket *t = s->first, *next; t && (left || whole); t = next) {
         struct sched_choice c;
         next = t->next;
         if (now - t->entered_ms >= SCHED_QUEUE_MS) {
@@ -284,7 +293,18 @@ struct sched_ticket *sched_next(struct sched *s, uint64_t now, bool *ret_expired
             *ret_expired = true;
             return t;
         }
+        if (t->grouped && t->group->full == s->walk) {
+            passed = true;
+            continue;
+        }
         sched_choose(s, t, now, &c);
+        if (c.verdict == SCHED_WAIT && c.full && t->grouped) {
+            t->group->full = s->walk;
+            left -= t->group->waiting;
+            passed = passed || t->group->waiting > 1;
+        } else if (c.verdict == SCHED_WAIT) {
+            left--;
+        }
         if (c.verdict == SCHED_WAIT) {
             uint64_t limit = t->entered_ms + SCHED_QUEUE_MS, due = c.due < limit ? c.due : limit;
             if (due < s->due)
@@ -299,6 +319,11 @@ struct sched_ticket *sched_next(struct sched *s, uint64_t now, bool *ret_expired
         lease(s, t, &c, now);
         return t;
     }
+    if (whole)
+        s->walked_ms = now;
+    /* those that were passed over have not said when their time is over */
+    if (passed && s->walked_ms + SCHED_WALK_MS < s->due)
+        s->due = s->walked_ms + SCHED_WALK_MS;
     return NULL;
 }
 

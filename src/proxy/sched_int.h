@@ -13,6 +13,8 @@ struct sched {
     struct sched_ticket *first, *last;
     size_t waiting;
     uint64_t turns, rank, due;
+    uint64_t walk;      /* counts walks over the queue */
+    uint64_t walked_ms; /* the last one to its end */
     double gap_ms;  /* between the end of a turn and the next one of its conversation */
     double returns; /* share of held slots whose conversation came back in time */
 };
@@ -33,6 +35,7 @@ enum sched_verdict { SCHED_GO, SCHED_WAIT, SCHED_NOBODY };
 struct sched_choice {
     enum sched_verdict verdict;
     enum sched_decision decision;
+    bool full; /* SCHED_WAIT: there is no room for anybody at any candidate */
     size_t chosen, n;
     uint64_t due; /* SCHED_WAIT: when to ask again at the latest */
     size_t n_matches;

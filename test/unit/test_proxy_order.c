@@ -273,11 +273,60 @@ static void ram_is_room(void **state)
     assert_int_equal(room.capacity, 0);
 }
 
+/* Tickets of a group whose replicas are full are passed over together, those of others are not; order and time hold as without groups. */
+static void groups_are_passed_over(void **state)
+{
+    (void)state;
+    struct sched_group full = {0}, other = {0};
+    replicas(2, 1);
+    for (size_t i = 0; i < 40; i++) { /* all for the first replica, the last one of no group */
+        ticket(i, "roundrobin", 1, 10);
+        t[i].group = i < 39 ? &full : NULL;
+        assert_int_equal(sched_enter(sched, &t[i], now), 0);
+    }
+    assert_int_equal(full.waiting, 39);
+    assert_ptr_equal(next(), &t[0]);
+    assert_null(next());
+    assert_int_equal(full.waiting, 38);
+    assert_int_equal(sched_due(sched), now + SCHED_WALK_MS);
+    /* behind them, for the second one */
+    ticket(50, "roundrobin", 1, 10);
+    t[50].candidates = &cands[1];
+    t[50].group = &other;
+    assert_int_equal(sched_enter(sched, &t[50], now), 0);
+    assert_ptr_equal(next(), &t[50]);
+    assert_null(next());
+    /* the next of the group, and not the one after it */
+    now += 10;
+    done(&t[0], 0);
+    assert_ptr_equal(next(), &t[1]);
+    assert_null(next());
+    /* one leaves, one is sent again and goes first, by itself */
+    sched_leave(sched, &t[2], &(struct sched_outcome){.result = SCHED_ABANDONED}, now);
+    assert_int_equal(full.waiting, 36);
+    sched_leave(sched, &t[1], &(struct sched_outcome){.result = SCHED_ABANDONED}, now);
+    assert_int_equal(sched_enter(sched, &t[1], now), 0);
+    assert_int_equal(full.waiting, 36);
+    assert_ptr_equal(next(), &t[1]);
+    assert_null(next());
+    /* whose time is over is told so, wherever it stands */
+    now += SCHED_QUEUE_MS;
+    bool expired = false;
+    for (size_t i = 3; i < 40; i++) {
+        assert_ptr_equal(sched_next(sched, now, &expired), &t[i]);
+        assert_true(expired);
+    }
+    assert_null(next());
+    assert_int_equal(full.waiting, 0);
+    assert_int_equal(sched_due(sched), UINT64_MAX);
+    assert_int_equal(sched_waiting(sched), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         SCHED_TEST(policies_in_order), SCHED_TEST(load_has_lost_to_the_counter), SCHED_TEST(one_stops_in_the_burst), SCHED_TEST(shared_scaffold_does_not_pile_up),
-        SCHED_TEST(says_so_at_the_wall), SCHED_TEST(ram_is_room),
+        SCHED_TEST(says_so_at_the_wall), SCHED_TEST(ram_is_room), SCHED_TEST(groups_are_passed_over),
     };
     return cmocka_run_group_tests_name("proxy_order", tests, NULL, NULL);
 }
