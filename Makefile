@@ -115,10 +115,14 @@ $(BUILD)/names.so: test/names/resolver.c
 	@mkdir -p $(@D)
 	$(CC) -std=c17 -D_GNU_SOURCE $(WARN) -Wno-missing-prototypes -O2 -fPIC -shared -o $@ $<
 
+$(BUILD)/open-counter.so: test/check/opens.c
+	@mkdir -p $(@D)
+	$(CC) -std=c17 -D_GNU_SOURCE $(WARN) -Wno-missing-prototypes -O2 -fPIC -shared -o $@ $<
+
 $(BUILD)/fitmodels: $(BUILD)/aids/fitmodels
 	@cp $< $@
 
-test-programs: all $(UNIT) $(FUZZ) $(AIDS) $(BUILD)/fit-observer.so $(BUILD)/crash-recorder.so $(BUILD)/names.so
+test-programs: all $(UNIT) $(FUZZ) $(AIDS) $(BUILD)/fit-observer.so $(BUILD)/crash-recorder.so $(BUILD)/names.so $(BUILD)/open-counter.so
 
 deps:
 	@tools/deps build

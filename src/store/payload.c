@@ -97,12 +97,11 @@ static int missing(const struct fleet_model *m, const char *role, const char *fi
 
 static int check_path(const struct fleet_model *m, const char *role, const char *file, const char *path, uint64_t *sum, struct err *err)
 {
-    /* A pipe under that name must not hold us up. */
-    os_autoclose int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR))
-        return missing(m, role, file, path, err);
     struct stat st;
-    if (fd < 0 || fstat(fd, &st) < 0)
+    int code = stat(path, &st);
+    if (code < 0 && (errno == ENOENT || errno == ENOTDIR))
+        return missing(m, role, file, path, err);
+    if (code < 0 || (S_ISREG(st.st_mode) && faccessat(AT_FDCWD, path, R_OK, AT_EACCESS) < 0))
         return err_sys(err, -errno, "model '%s': its %s '%s' cannot be read", m->name, role, path);
     if (!S_ISREG(st.st_mode))
         return err_set(err, -EINVAL, "model '%s': its %s '%s' is no regular file", m->name, role, path);

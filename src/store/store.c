@@ -125,6 +125,10 @@ int store_open(const struct os_dirs *dirs, struct store **ret, struct err *err)
 struct store *store_free(struct store *s)
 {
     if (s) {
+        for (size_t i = 0; i < s->n_kept; i++) {
+            free(s->kept[i].id);
+            buf_release(&s->kept[i].text);
+        }
         free(s->root);
         free(s);
     }
@@ -202,18 +206,56 @@ int store_fill(const struct store *s, const char *id, const char *root, const st
     return 0;
 }
 
-/* The manifest of an installed runtime, proven against the runtime's name. -ENOENT when there is none: then it is no runtime. */
-static int read_manifest(const struct store *s, const char *id, struct manifest **ret, struct err *err)
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec &&
+           a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
+}
+
+/* The text of a manifest: kept from before when its file is the same, else read. *ret is the store's, or spare's when there is no room to keep it. */
+static int kept_text(struct store *s, const char *id, struct buf *spare, struct str *ret, struct err *err)
 {
     char path[STORE_PATH_MAX];
-    base_autobuf struct buf text = BUF_INIT(64u << 20);
+    struct stat st;
+    struct store_kept *k = NULL;
     int r = store_path(s, path, err, "runtimes/%s/manifest.json", id);
+    if (r < 0)
+        return r;
+    for (size_t i = 0; i < s->n_kept && !k; i++)
+        k = strcmp(s->kept[i].id, id) == 0 ? &s->kept[i] : NULL;
+    bool known = stat(path, &st) == 0;
+    if (k && known && is_same(&k->st, &st)) {
+        *ret = buf_str(&k->text);
+        return 0;
+    }
+    char *name = !k && s->n_kept < STORE_KEPT_MAX ? str_dup(str_of(id)) : NULL;
+    if (name) {
+        k = &s->kept[s->n_kept++];
+        *k = (struct store_kept){.id = name, .text = BUF_INIT(64u << 20)};
+    }
+    struct buf *text = k ? &k->text : spare;
+    buf_clear(text);
+    /* taken before the reading: a file that changes meanwhile is another one next time */
+    if (k)
+        k->st = known ? st : (struct stat){.st_size = -1};
+    r = os_read_file(AT_FDCWD, path, text, err);
+    if (r < 0 && k)
+        k->st = (struct stat){.st_size = -1};
     if (r == 0)
-        r = os_read_file(AT_FDCWD, path, &text, err);
+        *ret = buf_str(text);
+    return r;
+}
+
+/* The manifest of an installed runtime, proven against the runtime's name. -ENOENT when there is none: then it is no runtime. */
+static int read_manifest(struct store *s, const char *id, struct manifest **ret, struct err *err)
+{
+    base_autobuf struct buf spare = BUF_INIT(64u << 20);
+    struct str text;
+    int r = kept_text(s, id, &spare, &text, err);
     if (r < 0)
         return r;
     struct manifest *m = NULL;
-    r = manifest_parse(buf_str(&text), &m, err);
+    r = manifest_parse(text, &m, err);
     if (r < 0) {
         (void)err_prefix(err, "runtime '%s'", id);
         return r;

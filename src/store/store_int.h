@@ -11,10 +11,20 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+/* A manifest's text as it was read, for as long as its file stays the same: a fleet's runtimes are looked for among all, and then proven. */
+#define STORE_KEPT_MAX 16 /* manifests; a large one has some 300 KiB */
+struct store_kept {
+    char *id;
+    struct stat st;
+    struct buf text;
+};
+
 struct store {
     const struct os_dirs *dirs;
     char *root;      /* STATE/store */
     bool privileged; /* we are root: what is made can be read by everyone, engines run as their own account */
+    struct store_kept kept[STORE_KEPT_MAX];
+    size_t n_kept;
 };
 
 #define STORE_PATH_MAX 4096

@@ -125,3 +125,25 @@ broken() {
 	[ "$status" -eq 2 ]
 	[[ $errors == *"fleet.yaml:"*"unknown key 'slot'"*"did you mean 'slots'?"* ]]
 }
+
+@test "twenty services: every file is opened once" {
+	make_example
+	{
+		sed -n '1,/^services:/p' "$f"
+		for i in $(seq 20); do
+			echo "  s$i: {runtime: llama, model: tiny, port: $((7800 + i)), context: 2048, slots: 2, split: [1, 1], speculative: [draft-simple]}"
+		done
+		echo 'endpoints: {chat: {services: [s1, s2], aliases: [gpt-4o]}}'
+		sed -n '/^router:/,$p' "$f"
+	} | sed 's/memory: 2GiB/memory: 200GiB/; s/memory: 16GiB/memory: 900GiB/; s/slack: 1GiB/slack: 9GiB/' >"$scratch/20.yaml"
+	mv "$scratch/20.yaml" "$f"
+	sed -i '/llama-server/,/cache-ram/d' "$dir/runbook.md"
+	rm -r "$units"
+	OPEN_LOG=$scratch/opened LD_PRELOAD=${BERTH%/*}/open-counter.so "$BERTH" check --json -f "$f" >"$scratch/json" || { cat "$scratch/json"; false; }
+	# its own: of the fleet's folder, the state and the settings
+	grep "^$scratch/" "$scratch/opened" | sort | uniq -c | awk '$1 > 1' >"$scratch/twice"
+	[ ! -s "$scratch/twice" ] || { cat "$scratch/twice"; false; }
+	for name in fleet.yaml models/tiny.gguf models/draft.gguf models/mmproj.gguf templates/chat.jinja clients/opencode.json clients/litellm.yaml firewall.nft keys runbook.md; do
+		grep -qx "$dir/$name" "$scratch/opened" || { echo "$name was not opened"; false; }
+	done
+}
