@@ -4,10 +4,15 @@
  */
 #include "doctor_int.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#define BUS "sys/bus/pci/devices"
+#define CLASS_ACCELERATOR 0x1200
+#define CLASS_3D 0x0302
 #define PAGE 4096ull
 #define POOL_ROOM (8ull << 30)   /* of RAM that an integrated GPU's pool should leave to everything else */
 #define SMALL_WINDOW (256ull << 20)
@@ -114,6 +119,41 @@ static void say_card(struct doctor *d, const struct hw_device *dev, const struct
     doctor_say(d, DOCTOR_OK, "card", dev->pci, "", "", "%s", buf_status(&b) == 0 ? b.ptr : dev->name);
 }
 
+/* ---- others ------------------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t hex_of(struct doctor *d, const char *pci, const char *file)
+{
+    base_autobuf struct buf b = BUF_INIT(4096);
+    char path[96], text[16], *end = NULL;
+    snprintf(path, sizeof path, BUS "/%s/%s", pci, file);
+    struct str s = doctor_file(d, path, &b);
+    if (s.len < 3 || s.len >= sizeof text || !str_starts(s, STR("0x")))
+        return 0;
+    memcpy(text, s.ptr, s.len);
+    text[s.len] = '\0';
+    unsigned long long v = strtoull(text, &end, 16);
+    return *end ? 0 : v;
+}
+
+/* What computes by its class, of a maker that hw does not know: display controllers of boards are none. */
+static void judge_others(struct doctor *d)
+{
+    os_autoclose int fd = openat(hw_root(d->reader), BUS, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd < 0 ? NULL : fdopendir(fd);
+    if (!dir)
+        return;
+    base_ignore(os_take_fd(&fd)); /* it is the stream's */
+    for (struct dirent *e; (e = readdir(dir));) {
+        uint64_t class = os_name_valid(str_of(e->d_name)) && strlen(e->d_name) < HW_PCI ? hex_of(d, e->d_name, "class") >> 8 : 0;
+        if (class == CLASS_ACCELERATOR || class == CLASS_3D) {
+            uint64_t vendor = hex_of(d, e->d_name, "vendor");
+            if (hw_find_pci(&d->r->hw, e->d_name) < 0 && vendor != 0x1002 && vendor != 0x10de && vendor != 0x8086)
+                doctor_say(d, DOCTOR_NOTE, "card", e->d_name, "it is not planned with", "", "%04llx:%04llx is an accelerator of a maker that berth knows no engine for", (unsigned long long)vendor, (unsigned long long)hex_of(d, e->d_name, "device"));
+        }
+    }
+    closedir(dir);
+}
+
 /* ---- rights ------------------------------------------------------------------------------------------------------------------------- */
 
 static bool may_open(struct doctor *d, const char *path)
@@ -165,5 +205,6 @@ void cards_judge(struct doctor *d)
         doctor_say(d, DOCTOR_NOTE, "card", "here", "engines run on the CPU", "", "there is no card that engines compute on");
     if (h->n_more)
         doctor_say(d, DOCTOR_WARN, "card", "here", "they cannot be planned for", "", "%zu more cards than the %d that are looked at", h->n_more, HW_DEVICES_MAX);
+    judge_others(d);
     judge_rights(d, amd, any);
 }

@@ -240,6 +240,26 @@ static void drivers(void **state)
     doctor_free(r);
 }
 
+static void accelerators_of_others(void **state)
+{
+    (void)state;
+    unpack("two-r9700"); /* its board's display controller is not told */
+    static const char at[] = "sys/devices/pci0000:00/0000:0a:00.0";
+    char path[128];
+    struct doctor_report *r = look_with(NULL, NULL);
+    assert_null(find(r, "card", "0000:0a:00.0", ""));
+    doctor_free(r);
+    snprintf(path, sizeof path, "%s/class", at);
+    put(path, "0x120000\n");
+    r = look_with(NULL, NULL);
+    has(r, DOCTOR_NOTE, "card", "0000:0a:00.0", "1a03:2000 is an accelerator of a maker that berth knows no engine for");
+    doctor_free(r);
+    put(path, "0x12zz00\n");
+    r = look_with(NULL, NULL);
+    assert_null(find(r, "card", "0000:0a:00.0", ""));
+    doctor_free(r);
+}
+
 /* ---- the inventory ------------------------------------------------------------------------------------------------ */
 
 static void as_declared(void **state)
@@ -396,7 +416,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(behind_the_chipset), CASE(several_cards_behind_an_iommu), CASE(a_riser), CASE(a_riser_at_rest), CASE(no_atomics), CASE(a_shared_pool), CASE(a_pool_of_half_the_ram), CASE(a_card_that_fell_off), CASE(a_virtual_machine),
-        CASE(drivers), CASE(as_declared), CASE(drift), CASE(proofs), CASE(measurements_of_other_hardware), cmocka_unit_test(what_a_test_printed),
+        CASE(drivers), CASE(accelerators_of_others), CASE(as_declared), CASE(drift), CASE(proofs), CASE(measurements_of_other_hardware), cmocka_unit_test(what_a_test_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
