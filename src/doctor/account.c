@@ -63,8 +63,10 @@ static void judge_delegation(struct doctor *d)
     for (size_t i = 0; i < BASE_COUNT(wanted); i++) {
         struct str rest = all;
         bool has = false;
-        while (rest.ptr)
-            has = has || str_eq_c(str_split(&rest, ' '), wanted[i]);
+        while (rest.ptr) {
+            struct str word = str_split(&rest, ' ');
+            has = has || str_eq_c(word, wanted[i]);
+        }
         if (!has)
             doctor_say(d, DOCTOR_WARN, "cgroup", doctor_text(d, "user@%u", (unsigned)d->uid), "limits of user units and rootless containers are not kept", "a drop-in for user@.service with [Service] Delegate=cpu cpuset io memory pids",
                        "the controller '%s' is not delegated to this account", wanted[i]);

@@ -41,9 +41,9 @@ static int visit(void *ctx, const struct os_entry *e, struct err *err)
     return 0;
 }
 
-static void look_into(const char *folder, struct look *l)
+static void look_into(const char *path, struct look *l)
 {
-    os_autoclose int fd = os_open_dir(folder, NULL);
+    os_autoclose int fd = os_open_dir(path, NULL);
     if (fd >= 0)
         base_ignore(os_walk(fd, visit, l, NULL)); /* what cannot be read is not there for the engine either */
 }
