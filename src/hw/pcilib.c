@@ -17,6 +17,17 @@
 
 #define DUMP_MAX ((off_t)8 << 20) /* 256 functions of 4 KiB, as text, are 3 MiB */
 
+/* The second half of the PCI Express capability, as its standard has it: libpci's header calls these by other names in other versions. */
+#define DEVCAP2 0x24
+#define DEVCAP2_ROUTES 0x0040
+#define DEVCAP2_COMPLETES32 0x0080
+#define DEVCAP2_COMPLETES64 0x0100
+#define DEVCTL2 0x28
+#define DEVCTL2_REQUESTS 0x0040
+#define DEVCTL2_BLOCKS 0x0080
+#define LNKCTL2 0x30
+#define LNKCTL2_TARGET 0x000f
+
 #define CALLS(X) X(alloc) X(init) X(cleanup) X(scan_bus) X(set_param) X(find_cap) X(read_byte) X(read_word) X(read_long)
 
 struct pcilib {
@@ -132,16 +143,16 @@ static void read_hop(const struct pcilib *p, struct hw_hop *h)
     unsigned flags = p->read_word(d, at + PCI_EXP_FLAGS);
     if ((flags & PCI_EXP_FLAGS_VERS) < 2 || flags == UINT16_MAX)
         return; /* of the first version: it has no second half; all ones: the device is gone from the bus */
-    uint32_t can = p->read_long(d, at + PCI_EXP_DEVCAP2);
-    unsigned does = p->read_word(d, at + PCI_EXP_DEVCTL2);
+    uint32_t can = p->read_long(d, at + DEVCAP2);
+    unsigned does = p->read_word(d, at + DEVCTL2);
     h->config = true;
     h->port = port_of((flags & PCI_EXP_FLAGS_TYPE) >> 4);
-    h->routes = can & PCI_EXP_DEVCAP2_ATOMICOP_ROUTING;
-    h->completes32 = can & PCI_EXP_DEVCAP2_32BIT_ATOMICOP_COMP;
-    h->completes64 = can & PCI_EXP_DEVCAP2_64BIT_ATOMICOP_COMP;
-    h->requests = does & PCI_EXP_DEVCTL2_ATOMICOP_REQUESTER_EN;
-    h->blocks = does & PCI_EXP_DEVCTL2_ATOMICOP_EGRESS_BLOCK;
-    unsigned target = PCI_EXP_LNKCTL2_SPEED(p->read_word(d, at + PCI_EXP_LNKCTL2));
+    h->routes = can & DEVCAP2_ROUTES;
+    h->completes32 = can & DEVCAP2_COMPLETES32;
+    h->completes64 = can & DEVCAP2_COMPLETES64;
+    h->requests = does & DEVCTL2_REQUESTS;
+    h->blocks = does & DEVCTL2_BLOCKS;
+    unsigned target = p->read_word(d, at + LNKCTL2) & LNKCTL2_TARGET;
     h->target_gen = hw_link_bytes_s(target, 1) ? target : 0;
 }
 
