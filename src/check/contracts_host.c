@@ -68,7 +68,7 @@ static const char *owner_of(const struct check_run *c, const struct fleet_host *
     for (size_t i = 0; i < c->f->n_services; i++) {
         const struct fleet_service *s = &c->f->services[i];
         if (s != but && s->host == h && s->port == port)
-            return check_subject(c, "service", s->name);
+            return arena_printf(c->a, "service '%s'", s->name);
     }
     if (check_router_host(c->f) == h && ((!o->socket && o->port == port) || (o->admin && o->admin_port == port)))
         return "the router";

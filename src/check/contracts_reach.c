@@ -219,13 +219,13 @@ static size_t questions_of(struct check_run *c, const struct fleet_host *h, stru
     size_t n = 0;
     for (size_t i = 0; i < c->f->n_services; i++)
         if (c->f->services[i].host == h)
-            q[n++] = (struct question){c->f->services[i].port, true, check_subject(c, "the probe of service", c->f->services[i].name)};
+            q[n++] = (struct question){c->f->services[i].port, true, arena_printf(c->a, "the probe of service '%s'", c->f->services[i].name)};
     if (h != check_router_host(c->f) || o->socket || o->port == 0)
         return n;
     if (is_loopback(o->address))
         q[n++] = (struct question){o->port, true, "what asks the router"};
     for (size_t i = 0; !is_loopback(o->address) && i < c->f->n_clients; i++)
-        q[n++] = (struct question){o->port, on_its_network(c->f, &c->f->clients[i]), check_subject(c, "client", c->f->clients[i].name)};
+        q[n++] = (struct question){o->port, on_its_network(c->f, &c->f->clients[i]), arena_printf(c->a, "client '%s'", c->f->clients[i].name)};
     return n;
 }
 
