@@ -410,6 +410,7 @@ static int succeed(struct deploy *d, const struct deploy_plan *p, struct deploy_
     buf_addf(&detail, "version %llu by %s: %zu started, %zu retired, %zu kept", (unsigned long long)out->version, d->who ? d->who : "-", out->started, out->retired, out->kept);
     if (deploy_plan_todo(p) && buf_status(&detail) == 0)
         note(d, "deployed", detail.ptr);
+    deploy_prune_bin(d);
     return 0;
 }
 

@@ -134,3 +134,5 @@ int deploy_version_write(const struct fleet *f, const char *folder, struct err *
 int deploy_link_missing(int fd, const char *folder, const char *stage, struct str there, size_t *ret_n, struct err *err) BASE_MUST_USE;
 /* $STATE/bin/berth, which units name: starts this very program. */
 int deploy_self(struct deploy *d, struct err *err) BASE_MUST_USE;
+/* Removes older copies of berth from $STATE/bin; what cannot be removed stays. */
+void deploy_prune_bin(struct deploy *d);

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "deploy_int.h"
@@ -73,6 +74,21 @@ static int gate_runtime(struct deploy *d, struct deploy_wanted *w, struct err *e
 static int gate_collectives(struct deploy *d, struct deploy_wanted *w, struct err *err)
 {
     return deploy_collectives_gate(d, &w->service, err);
+}
+
+/* A secret that anybody may read is none. */
+static int gate_credentials(struct deploy *d, struct deploy_wanted *w, struct err *err)
+{
+    (void)d;
+    for (size_t i = 0; i < w->service.n_credentials; i++) {
+        const struct fleet_credential *c = &w->service.credentials[i];
+        struct stat st;
+        if (stat(c->path, &st) < 0)
+            return err_sys(err, -errno, "its file '%s' of credential '%s' cannot be used", c->path, c->name);
+        if (!S_ISREG(st.st_mode) || (st.st_mode & (S_IROTH | S_IWOTH)))
+            return err_set(err, -EPERM, "'%s' of credential '%s' %s", c->path, c->name, S_ISREG(st.st_mode) ? "can be read by everybody: 'chmod 600' it" : "is no file");
+    }
+    return 0;
 }
 
 /* The tools of this very machine read the unit, in a folder that nothing is started from. */
@@ -186,7 +202,7 @@ static void service_gates(struct gates *g, const struct deploy_plan *p, const st
     static const struct {
         const char *name;
         int (*gate)(struct deploy *d, struct deploy_wanted *w, struct err *err);
-    } gates[] = {{"payload", gate_payload}, {"runtime", gate_runtime}, {"collectives", gate_collectives}, {"unit", gate_unit}};
+    } gates[] = {{"payload", gate_payload}, {"runtime", gate_runtime}, {"credentials", gate_credentials}, {"collectives", gate_collectives}, {"unit", gate_unit}};
     struct err why;
     int r;
     assert(w); /* what is to be done and no retirement is declared */

@@ -8,9 +8,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "deploy_int.h"
+
+#define BIN_YOUNG_S 3600 /* longer than any copying takes */
 
 /* A path below the fleet's folder, in the arena; NULL without memory. */
 static const char *below(struct deploy *d, const char *name)
@@ -359,4 +362,47 @@ int deploy_self(struct deploy *d, struct err *err)
     if (buf_status(&script) < 0 || strchr(bundle ? bundle : program, '\''))
         return err_set(err, -EINVAL, "berth cannot be started from '%s'", bundle ? bundle : program);
     return os_write_atomic(fd, "berth", script.ptr, script.len, 0755, err);
+}
+
+/* Whether a process runs out of a folder: it may load more of it, or start itself again. */
+static bool is_run_from(const char *folder)
+{
+    DIR *list = opendir("/proc");
+    const struct dirent *e;
+    bool found = !list;
+    size_t n = strlen(folder);
+    while (!found && list && (e = readdir(list))) {
+        char link[512], target[DEPLOY_PATH_MAX];
+        if (e->d_name[0] < '0' || e->d_name[0] > '9')
+            continue;
+        snprintf(link, sizeof link, "/proc/%.32s/exe", e->d_name);
+        ssize_t got = readlink(link, target, sizeof target);
+        found = got > (ssize_t)n && strncmp(target, folder, n) == 0 && target[n] == '/';
+    }
+    if (list)
+        closedir(list);
+    return found;
+}
+
+/* Copies of berth that nothing starts: units name bin/berth, which starts the one that wrote it. A folder that another deploy brings at this moment is young. */
+void deploy_prune_bin(struct deploy *d)
+{
+    const char *own = getenv("BERTH_BUNDLE"), *base = own ? strrchr(own, '/') : NULL;
+    base_autobuf struct buf dir = BUF_INIT(DEPLOY_PATH_MAX);
+    time_t now = time(NULL);
+    buf_addf(&dir, "%s/bin", d->dirs->state);
+    os_autoclose int fd = buf_status(&dir) < 0 ? -1 : os_open_dir(dir.ptr, NULL);
+    DIR *list = fd < 0 ? NULL : opendir(dir.ptr);
+    const struct dirent *e;
+    while (base && list && (e = readdir(list))) {
+        struct stat st;
+        if (e->d_name[0] == '.' || strcmp(e->d_name, base + 1) == 0 || fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(st.st_mode) || now - st.st_mtime < BIN_YOUNG_S)
+            continue;
+        base_autobuf struct buf folder = BUF_INIT(DEPLOY_PATH_MAX);
+        buf_addf(&folder, "%s/%s", dir.ptr, e->d_name);
+        if (buf_status(&folder) == 0 && !is_run_from(folder.ptr))
+            base_ignore(os_remove_tree(fd, e->d_name, NULL)); /* tried again by the next deploy */
+    }
+    if (list)
+        closedir(list);
 }

@@ -128,6 +128,14 @@ struct fleet_vllm {
     uint32_t graphs, block_tokens;
 };
 
+/* A secret that the engine reads from a file: the service manager shows it to the service alone. */
+struct fleet_credential {
+    const char *name; /* lower-case letters, digits, '-' */
+    const char *path; /* absolute, on the service's host; it is never copied there */
+};
+#define FLEET_CREDENTIALS_MAX 16
+#define FLEET_CREDENTIAL_MARK "{credential:" /* NAME}: where the file is, in words of command and args and values of env */
+
 enum fleet_start { FLEET_ALWAYS, FLEET_ON_DEMAND };
 #define FLEET_PROMPT_FILES (UINT64_C(4) << 30) /* bytes, when not declared */
 
@@ -152,6 +160,8 @@ struct fleet_service {
     size_t n_args;
     const char *const *env;  /* "NAME=value", beside the clean environment */
     size_t n_env;
+    const struct fleet_credential *credentials; /* units only */
+    size_t n_credentials;
     bool floor_set;          /* instead of the host's */
     uint64_t floor_bytes, slack_bytes; /* slack 0: the host's */
     const char *reason;      /* of both; never NULL with either */

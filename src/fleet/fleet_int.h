@@ -166,6 +166,8 @@ int fleet_read_ref(struct fleet_reader *r, const struct yaml_node *n, const char
 int fleet_read_router_host(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_listen(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_admin(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_check_credentials(struct fleet_reader *r, const struct fleet_service *s);
+int fleet_read_credentials(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_keys_file(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_router_unit(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_bodies(struct fleet_reader *r, const struct yaml_node *n, void *part);

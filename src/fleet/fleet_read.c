@@ -309,7 +309,7 @@ static int read_key(struct fleet_reader *r, const struct fleet_key *k, const str
 
 static int refuse_key(const struct fleet_reader *r, const struct fleet_schema *s, const struct yaml_node *n)
 {
-    const char *names[32];
+    const char *names[64];
     base_autobuf struct buf all = BUF_INIT(ERR_TEXT_MAX);
     size_t count = s->n < BASE_COUNT(names) ? s->n : BASE_COUNT(names);
     for (size_t i = 0; i < count; i++) {

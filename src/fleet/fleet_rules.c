@@ -294,6 +294,8 @@ int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void 
     bool generic = strcmp(s->runtime->engine, "generic") == 0;
     int rc = rules_unit(r, n, s);
     if (rc == 0)
+        rc = fleet_check_credentials(r, s);
+    if (rc == 0)
         rc = generic ? rules_generic(r, n, s) : rules_known_engine(r, n, s);
     if (rc == 0)
         rc = rules_numbers(r, n, s);

@@ -115,6 +115,7 @@ static const struct fleet_key service_keys[] = {
     {.name = "unit", .type = FLEET_T_WORD, .at = AT(fleet_service, unit), .words = units},
     {.name = "args", .type = FLEET_T_LIST, .at = AT(fleet_service, args), .set_at = AT(fleet_service, n_args), .max = FLEET_ARGS_MAX},
     {.name = "env", .type = FLEET_T_OWN, .read = fleet_read_env},
+    {.name = "credentials", .type = FLEET_T_OWN, .read = fleet_read_credentials},
     {.name = "floor", .type = FLEET_T_OWN, .read = fleet_read_floor},
     {.name = "slack", .type = FLEET_T_BYTES, .at = AT(fleet_service, slack_bytes), .min = 1},
     {.name = "reason", .type = FLEET_T_TEXT, .at = AT(fleet_service, reason)},

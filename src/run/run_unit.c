@@ -137,6 +137,42 @@ static int service_command(struct store *s, const struct store_runtime *runtime,
     return r == 0 ? absolute(a, in, err) : r;
 }
 
+static int credentials(const struct fleet_service *service, struct arena *a, struct unit_input *in, struct err *err)
+{
+    struct unit_credential *list = arena_alloc(a, service->n_credentials + 1, sizeof *list);
+    if (!list)
+        return err_nomem(err);
+    for (size_t i = 0; i < service->n_credentials; i++)
+        list[i] = (struct unit_credential){service->credentials[i].name, service->credentials[i].path};
+    in->credentials = list;
+    in->n_credentials = service->n_credentials;
+    return 0;
+}
+
+/* In a container a credential has a place of its own; systemd's word for it means nothing there. */
+static int place_credentials(struct arena *a, const char *const **list, size_t n, struct err *err)
+{
+    const char **words = arena_alloc(a, n + 1, sizeof *words);
+    if (!words)
+        return err_nomem(err);
+    for (size_t i = 0; i < n; i++) {
+        base_autobuf struct buf word = BUF_INIT(1u << 20);
+        struct str rest = str_of((*list)[i]);
+        for (ptrdiff_t at; (at = str_find(rest, STR(FLEET_CREDENTIAL_MARK))) >= 0;) {
+            buf_add(&word, rest.ptr, (size_t)at);
+            rest = (struct str){rest.ptr + at + strlen(FLEET_CREDENTIAL_MARK), rest.len - (size_t)at - strlen(FLEET_CREDENTIAL_MARK)};
+            struct str name = str_split(&rest, '}');
+            buf_addf(&word, UNIT_CREDENTIALS "/" STR_FMT, STR_ARG(name));
+        }
+        buf_add_str(&word, rest);
+        words[i] = buf_status(&word) < 0 ? NULL : arena_dup(a, buf_str(&word));
+        if (!words[i])
+            return err_nomem(err);
+    }
+    *list = words;
+    return 0;
+}
+
 int run_unit_input(struct store *s, const char *fleet, const struct fleet_service *service, const struct store_runtime *runtime, struct arena *a, struct unit_input *ret, struct engine_paths *ret_paths, struct err *err)
 {
     const struct run_env env = {.store = s};
@@ -152,6 +188,8 @@ int run_unit_input(struct store *s, const char *fleet, const struct fleet_servic
     r = reads(&recipe, runtime, a, &in, err);
     if (r == 0)
         r = groups(a, &in, err);
+    if (r == 0)
+        r = credentials(service, a, &in, err);
     if (r == 0 && in.form == UNIT_SERVICE)
         r = service_command(s, runtime, &recipe, a, &in, err);
     if (r == 0 && in.form == UNIT_CONTAINER) {
@@ -162,6 +200,10 @@ int run_unit_input(struct store *s, const char *fleet, const struct fleet_servic
         in.n_env = recipe.n_env;
         in.image = service->runtime->source_arg;
         r = devices(service, a, &in, err);
+        if (r == 0)
+            r = place_credentials(a, &in.argv, in.n_argv, err);
+        if (r == 0)
+            r = place_credentials(a, &in.env, in.n_env, err);
     }
     if (r == 0)
         *ret = in;

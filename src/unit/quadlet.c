@@ -39,6 +39,25 @@ static int volumes(const struct unit_input *in, struct buf *out, struct err *err
     return 0;
 }
 
+/* Each is one file that the container can read and nobody else is shown. */
+static int secrets(const struct unit_input *in, struct buf *out, struct err *err)
+{
+    for (size_t i = 0; i < in->n_credentials; i++) {
+        const struct unit_credential *c = &in->credentials[i];
+        base_autobuf struct buf word = BUF_INIT(16384);
+        if (strchr(c->path, ':') || strchr(c->path, ','))
+            return err_set(err, -EINVAL, "'%s' cannot be shown to service '%s': a volume's name has no ':' or ','", c->path, in->service->name);
+        buf_addf(&word, "%s:" UNIT_CREDENTIALS "/%s:ro", c->path, c->name);
+        if (buf_status(&word) < 0)
+            return err_nomem(err);
+        const char *w = word.ptr;
+        int r = unit_words(out, "Volume", &w, 1, false, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
 /* The folder of the unit's own files, as quadlets name it: beside the unit. */
 static int health(const struct unit_input *in, struct buf *out, struct err *err)
 {
@@ -85,6 +104,8 @@ static int container(const struct unit_input *in, struct buf *out, struct err *e
         r = unit_each(out, "Environment", in->env, in->n_env, err);
     if (r == 0)
         r = volumes(in, out, err);
+    if (r == 0)
+        r = secrets(in, out, err);
     if (r == 0)
         r = unit_each(out, "AddDevice", in->devices, in->n_devices, err);
     if (r == 0 && in->n_devices) {

@@ -22,6 +22,17 @@ static bool all_plain(struct str word)
     return word.len > 0;
 }
 
+/* "{credential:NAME}" at the front of s: its length; 0: it is none. systemd knows the folder as %d. */
+static size_t credential_mark(struct str s, struct str *ret_name)
+{
+    if (!str_starts(s, STR(FLEET_CREDENTIAL_MARK)))
+        return 0;
+    size_t from = strlen(FLEET_CREDENTIAL_MARK);
+    ptrdiff_t end = str_find_char(s, '}');
+    *ret_name = (struct str){s.ptr + from, end > 0 ? (size_t)end - from : 0};
+    return end > 0 && all_plain(*ret_name) ? (size_t)end + 1 : 0;
+}
+
 int unit_quote(struct str word, bool commands, struct buf *out)
 {
     if (!str_is_utf8(word))
@@ -33,7 +44,13 @@ int unit_quote(struct str word, bool commands, struct buf *out)
     buf_add_char(out, '"');
     for (size_t i = 0; i < word.len; i++) {
         unsigned char c = (unsigned char)word.ptr[i];
-        if (c == '\\' || c == '"')
+        struct str name;
+        size_t mark = c == '{' ? credential_mark((struct str){word.ptr + i, word.len - i}, &name) : 0;
+        if (mark) {
+            buf_add_c(out, "%d/");
+            buf_add_str(out, name);
+            i += mark - 1;
+        } else if (c == '\\' || c == '"')
             buf_addf(out, "\\%c", c);
         else if (c == '%' || (c == '$' && commands))
             buf_addf(out, "%c%c", c, c);

@@ -71,7 +71,7 @@ static int account(const struct unit_input *in, struct buf *out, struct err *err
     int r = in->n_groups ? unit_words(out, "SupplementaryGroups", in->groups, in->n_groups, false, err) : 0;
     if (r == 0)
         r = reads(in, out, err);
-    return r == 0 ? credentials(in, out, err) : r;
+    return r;
 }
 
 static void seccomp(struct buf *out)
@@ -119,7 +119,8 @@ int unit_systemd(const struct unit_input *in, struct buf *out, struct err *err)
     unit_key(out, "LimitCORE", "0");
     unit_key(out, "UMask", "0077");
     seccomp(out);
-    if (in->service->host->scope == FLEET_SYSTEM)
+    r = credentials(in, out, err);
+    if (r == 0 && in->service->host->scope == FLEET_SYSTEM)
         r = account(in, out, err);
     unit_install(in, out);
     return r;

@@ -29,6 +29,8 @@ struct unit_credential {
     const char *path; /* absolute, on the machine */
 };
 
+#define UNIT_CREDENTIALS "/run/credentials" /* in a container: folder of its credentials */
+
 /* All that the text of one unit comes from. Lists may be NULL with n 0. Paths are absolute. */
 struct unit_input {
     const char *fleet;                   /* its name */
@@ -65,7 +67,7 @@ int unit_render(const struct unit_input *in, struct buf *out, struct err *err) B
 /* Container only: the file of its health check, which the container runs as a program; a command in the unit's text would go through three sets of quotes. */
 int unit_render_health(const struct unit_input *in, struct buf *out, struct err *err) BASE_MUST_USE;
 
-/* One word of ExecStart=, Exec= or Environment=: in double quotes when it needs them; '\\', '"', '%' and control characters escaped, and '$' too when commands is true (in a command systemd replaces variables). -EINVAL for what is not UTF-8. */
+/* One word of ExecStart=, Exec= or Environment=: in double quotes when it needs them; '\\', '"', '%' and control characters escaped, and '$' too when commands is true (in a command systemd replaces variables). "{credential:NAME}" becomes where systemd puts that one. -EINVAL for what is not UTF-8. */
 int unit_quote(struct str word, bool commands, struct buf *out) BASE_MUST_USE;
 
 /* Whose a unit's text is. False: not berth's. The views are into text. */

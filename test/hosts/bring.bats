@@ -80,3 +80,47 @@ stat_of() { lab net h1 curl -sf "$HF_ENDPOINT/_stats" | awk -v n="$1" '$1 == n {
 	run on h1 journalctl --no-pager -o cat
 	[[ $output != *SECRETSECRET* ]]
 }
+
+@test "a key is in no unit, argument or variable, and the engine wants it; one that anybody may read is refused" {
+	settle
+	on h1 sh -c 'echo sk-SECRETSECRET >/root/a.key && chmod 644 /root/a.key'
+	words='["/usr/bin/llama-server", "--port", "{port}", "--host", "{bind}", "-m", "{model}", "--alias", "k", "-c", "512", "--api-key-file", "{credential:api}"]'
+	with_key() {
+		write_fleet -e "/^  llama:/ a\\  any: {engine: generic, source: \"debian:forky\", packages: [llama.cpp-tools, llama.cpp-tools-extra, libggml0-backend-rpc]}" \
+			-e "\$ a\\  k: {host: h1, runtime: any, model: tiny, port: 7777, unit: systemd, command: $words, credentials: {api: /root/a.key}}"
+	}
+	with_key
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"'/root/a.key' of credential 'api' can be read by everybody: 'chmod 600' it"* ]]
+	on h1 chmod 600 /root/a.key
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 0 ]
+	asked() { on h1 curl -s -o /dev/null -w '%{http_code}' "$@" -d '{"prompt": "a", "n_predict": 1}' http://127.0.0.1:7777/completion; }
+	[ "$(asked)" = 401 ]
+	[ "$(asked -H 'Authorization: Bearer sk-SECRETSECRET')" = 200 ]
+	on h1 systemctl show berth-home-k >"$LAB/shown"
+	on h1 sh -c 'cat /proc/$(systemctl show -P MainPID berth-home-k)/environ /proc/$(systemctl show -P MainPID berth-home-k)/cmdline' | tr '\0' ' ' >>"$LAB/shown"
+	on h1 cat /etc/systemd/system/berth-home-k.service >>"$LAB/shown"
+	grep -q 'LoadCredential=api:/root/a.key' "$LAB/shown"
+	run grep -c SECRETSECRET "$LAB/shown"
+	[ "$output" = 0 ]
+	write_fleet
+	berth deploy
+}
+
+@test "older copies of berth go, but one that is young or runs" {
+	settle
+	on h1 sh -c 'cd /var/lib/berth/bin && mkdir old young used && cp /usr/bin/sleep used/ && touch -d "-1 day" old used'
+	on h1 systemd-run --quiet --unit=user-of-copy /var/lib/berth/bin/used/sleep 600
+	write_fleet 's/slots: 2/slots: 1/'
+	berth deploy
+	run on h1 ls /var/lib/berth/bin
+	on h1 systemctl stop user-of-copy
+	echo "$output"
+	[[ $output == *young* && $output == *used* && $output != *old* ]]
+	[ "$(on h1 sh -c 'ls -d /var/lib/berth/bin/*/berth | wc -l')" -eq 1 ]
+	on h1 /var/lib/berth/bin/berth --version
+}

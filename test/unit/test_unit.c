@@ -135,6 +135,15 @@ static void test_service_variants(void **state)
     assert_line(t, "ExecStop=/srv/berth _stop medium");
     assert_line(t, "LoadCredential=\"api-key:/etc/berth/a key\"");
     assert_line(t, "ProtectHome=yes");
+    /* what an engine compiles outlives it */
+    assert_line(t, "CacheDirectory=berth-home-medium");
+    assert_line(t, "Environment=HOME=%C/berth-home-medium XDG_CACHE_HOME=%C/berth-home-medium");
+    /* where a credential is only systemd knows; what looks like one and is none stays */
+    static const char *const shown[] = {"/srv/llama-server", "--api-key-file", "{credential:api-key}", "--x={credential:api-key},%d", "{credential:}", "{credential:a b}"};
+    in.argv = shown;
+    in.n_argv = BASE_COUNT(shown);
+    t = render(&in);
+    assert_line(t, "ExecStart=/srv/llama-server --api-key-file \"%d/api-key\" \"--x=%d/api-key,%%d\" \"{credential:}\" \"{credential:a b}\"");
     assert_null(strstr(t, "RestartSteps")); /* came with 254 */
 
     /* a user's manager cannot mount or change accounts */
@@ -143,6 +152,7 @@ static void test_service_variants(void **state)
     t = render(&in);
     assert_line(t, "WantedBy=default.target");
     assert_line(t, "NoNewPrivileges=yes");
+    assert_line(t, "LoadCredential=\"api-key:/etc/berth/a key\"");
     assert_null(strstr(t, "DynamicUser"));
     assert_null(strstr(t, "ProtectSystem"));
 }
@@ -152,9 +162,15 @@ static void test_container(void **state)
     (void)state;
     static const char *const devices[] = {"/dev/kfd", "/dev/dri"};
     struct unit_input in = input(UNIT_CONTAINER);
+    static const struct unit_credential key = {.name = "api-key", .path = "/etc/berth/key"};
     in.devices = devices;
     in.n_devices = 2;
+    in.credentials = &key;
+    in.n_credentials = 1;
     const char *t = render(&in);
+    assert_line(t, "Volume=/etc/berth/key:/run/credentials/api-key:ro");
+    assert_line(t, "Environment=HOME=/cache XDG_CACHE_HOME=/cache");
+    assert_line(t, "Volume=berth-home-medium-cache:/cache");
     assert_line(t, "Image=example/llama@sha256:00");
     assert_line(t, "ContainerName=berth-home-medium");
     assert_line(t, "Pull=never");
