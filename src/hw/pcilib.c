@@ -90,7 +90,7 @@ static bool begin(struct pcilib *p, const struct hw_reader *r)
     p->access = p->alloc();
     if (!p->access)
         return false;
-    p->access->error = jump;
+    p->access->error = (__typeof__(p->access->error))jump; /* clang has "does not return" as a part of the type in one of them only */
     p->access->warning = silent;
     p->access->debug = silent;
     if (recorded) {
