@@ -66,7 +66,7 @@ static int each(struct check_run *c, enum teller t, int (*judge)(struct check_ru
         const struct check_need *n = &c->plan->needs[i];
         const char *subject = check_subject(c, "service", n->service->name), *at = check_at(c, n->service->pos);
         if (n->why && strcmp(n->service->runtime->engine, "generic") == 0)
-            r = check_found(c, CHECK_NONE, subject, at, "%s", n->why);
+            r = check_found(c, t == TELLS_UNKNOWN ? CHECK_UNPROVEN : CHECK_NONE, subject, at, "%s", n->why);
         else
             r = n->why ? no_plan(c, n, subject, at, t) : judge(c, n, subject, at);
     }
@@ -190,6 +190,18 @@ int check_fit(struct check_run *c)
     return each(c, TELLS_UNKNOWN, judge_fit);
 }
 
+/* Why services of a machine have a slack of their own, behind what was found. */
+static const char *slack_reasons(const struct check_run *c, const struct check_machine *m)
+{
+    const char *all = "";
+    for (size_t i = 0; all && i < c->f->n_services; i++) {
+        const struct fleet_service *s = &c->f->services[i];
+        if (s->host == m->host && s->slack_bytes)
+            all = arena_printf(c->a, "%s (service '%s' has its own: %s)", all, s->name, s->reason);
+    }
+    return all;
+}
+
 int check_slack(struct check_run *c)
 {
     int r = check_want_plan(c);
@@ -197,6 +209,9 @@ int check_slack(struct check_run *c)
         const struct check_machine *m = &c->plan->machines[i];
         const char *subject = check_subject(c, "host", m->host->name), *at = check_at(c, m->host->pos);
         char gap[UNITS_TEXT], slack[UNITS_TEXT];
+        const char *why = slack_reasons(c, m);
+        if (!why)
+            return err_nomem(c->err);
         units_show_bytes(m->gap_bytes, gap);
         units_show_bytes(m->slack_bytes, slack);
         if (!m->slack_bytes)
@@ -206,9 +221,9 @@ int check_slack(struct check_run *c)
         else if (!m->planned)
             r = check_found(c, CHECK_NONE, subject, at, "nothing that runs there can be planned");
         else if (m->gap_bytes > m->slack_bytes)
-            r = check_found(c, CHECK_BROKEN, subject, at, "a gap of %s between its devices, with a slack of %s", gap, slack);
+            r = check_found(c, CHECK_BROKEN, subject, at, "a gap of %s between its devices, with a slack of %s%s", gap, slack, why);
         else
-            r = check_found(c, CHECK_HOLDS, subject, at, "a gap of %s, with a slack of %s", gap, slack);
+            r = check_found(c, CHECK_HOLDS, subject, at, "a gap of %s, with a slack of %s%s", gap, slack, why);
     }
     return r;
 }
