@@ -94,6 +94,11 @@ static void summarize(struct pull_session *s, const struct pull_plan *p, size_t 
         buf_addf(&text, "%zu file%s here already, %s", here, here == 1 ? " is" : "s are", size);
     if (p->n && buf_status(&text) == 0)
         os_progress_set(s->progress, "total", text.ptr, 0, 0, here < all || p->failed ? OS_YELLOW : OS_GREEN);
+    bool full = false;
+    for (size_t i = 0; i < p->n; i++)
+        full = full || p->items[i].code == -ENOSPC;
+    if (full)
+        os_progress_say(s->progress, OS_YELLOW, "the disk is full: make room ('berth purge' lists what nothing uses), then 'berth pull' goes on where it stopped");
     if (p->n_unlocked)
         os_progress_say(s->progress, OS_YELLOW, "nothing is pinned for %zu model%s: 'berth lock' writes down commit, bytes and sha256", p->n_unlocked, p->n_unlocked == 1 ? "" : "s");
 }

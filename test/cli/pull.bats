@@ -644,6 +644,82 @@ load hub
 	cmp "$scratch/whole" "$joined"
 }
 
+@test "purge: nothing goes while a pull is at work; what an interrupted one left stays, fragments too, until nobody wants it" {
+	for i in 1 2 3; do make_file "big.gguf.part${i}of3" 20000000; done
+	fleet '{source: "hf:org/model", weights: big.gguf}'
+	start_hub --rate 20000000
+	berth lock
+	cd "$scratch"
+	pull_until 30000000
+	for how in '' --yes; do
+		run_split "$BERTH" purge $how
+		[ -z "$how" ] || [ "$status" -eq 1 ]
+		[ -z "$how" ] || [[ $errors == *"files are being fetched or repaired"* ]]
+		[ -n "$how" ] || [[ $output != *big.gguf* ]]
+	done
+	kill -9 $pull_pid
+	wait $pull_pid || true
+	left=$(find "$BERTH_STATE/store/payloads" -name 'big.gguf.part*' | sort)
+	[[ $left == *big.gguf.part1of3* && $left == *.part.journal* ]]
+	run_split "$BERTH" purge --yes
+	[ "$status" -eq 0 ]
+	[ "$(find "$BERTH_STATE/store/payloads" -name 'big.gguf.part*' | sort)" = "$left" ]
+	berth pull
+	[ "$status" -eq 0 ]
+	cat "$scratch"/root/org/model/big.gguf.part?of3 | cmp - "$(payload big.gguf)"
+	# no more than what was on its way came twice
+	[ "$(stat_of bytes)" -le $((60000000 + 2 * 8388608)) ]
+	rm "$(payload big.gguf)"
+	pull_until $(($(stat_of bytes) + 30000000))
+	kill -9 $pull_pid
+	wait $pull_pid || true
+	# another file is wanted by now: what is left of this one goes
+	make_file w.gguf 3000
+	fleet
+	rm fleet.lock
+	run_split "$BERTH" purge --yes
+	[ "$status" -eq 0 ]
+	[[ $output == *"partial"*"big.gguf.part"* ]]
+	[ -z "$(find "$BERTH_STATE/store/payloads" -name 'big.gguf*')" ]
+}
+
+@test "pull: a disk that fills up on the way is one clear error, and with room it goes on where it stopped" {
+	[ "$(id -u)" = 0 ] && unshare -m true 2>/dev/null || skip "needs a mount namespace"
+	make_file m-00001-of-00002.gguf 30000000
+	make_file m-00002-of-00002.gguf 30000000
+	fleet '{source: "hf:org/model", weights: m-00001-of-00002.gguf}'
+	start_hub --rate 30000000
+	berth lock
+	# room for all when it is looked for; then something else takes it
+	cat >"$scratch/inside" <<-'EOT'
+		mount -t tmpfs -o size=80m none "$BERTH_STATE" || exit 9
+		"$1" pull -f "$2" 2>"$3/first" &
+		pull=$!
+		until [ "$(find "$BERTH_STATE" -name '*.part' -size +2048k | wc -l)" -gt 0 ] || ! kill -0 $pull 2>/dev/null; do :; done
+		head -c 100000000 /dev/zero >"$BERTH_STATE/other" 2>/dev/null
+		wait $pull
+		echo "first $?"
+		find "$BERTH_STATE/store/payloads" -name '*.gguf'
+		rm "$BERTH_STATE/other"
+		curl -sf "$HF_ENDPOINT/_stats" | sed -n 's/^bytes /sent /p'
+		"$1" pull -f "$2" 2>"$3/second"
+		echo "second $?"
+		for f in "$3"/root/org/model/m-*; do cmp "$f" "$(find "$BERTH_STATE/store/payloads" -name "$(basename "$f")")" || exit 8; done
+	EOT
+	mkdir -p "$BERTH_STATE"
+	run unshare -m sh "$scratch/inside" "$BERTH" "$scratch/fleet.yaml" "$scratch" 3>&- 8>&- 9<&-
+	echo "$output"
+	cat "$scratch/first" "$scratch/second"
+	[ "$status" -eq 0 ]
+	[[ $output == *"first 1"* && $output == *"second 0"* && $output != *m-0000?-of-00002.gguf* ]]
+	# each file says once why it cannot go on
+	[ "$(grep -c "No space left on device" "$scratch/first")" -le 2 ]
+	[[ $(cat "$scratch/first") == *"cannot write"*"No space left on device"*"the disk is full: make room"* ]]
+	sent=$(sed -n 's/^sent //p' <<<"$output")
+	[ "$(stat_of bytes)" -le $((60000000 + 2 * 8388608)) ]
+	[ "$sent" -ge 2000000 ]
+}
+
 @test "lock: a size that no payload has is refused before anything is written" {
 	make_file w.gguf 3000
 	touch "$scratch/root/org/model/.huge"
