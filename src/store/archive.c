@@ -83,7 +83,7 @@ struct link {
 struct unpack {
     struct archive *a;
     int treefd;
-    uint64_t bytes;
+    uint64_t bytes, bytes_max;
     size_t n_entries;
     struct arena *arena;
     struct link *links; /* made at the end */
@@ -125,6 +125,12 @@ static int open_parent(int treefd, const char *path, const char **ret_name, stru
     return err_sys(err, -errno, "cannot open the tree");
 }
 
+static int too_much(const struct unpack *u, struct err *err)
+{
+    char most[UNITS_TEXT];
+    return err_set(err, -E2BIG, "the archive holds more than %s, which is %s", units_show_bytes(u->bytes_max, most), u->bytes_max == STORE_ARCHIVE_BYTES_MAX ? "more than any engine" : "far too much for its own size");
+}
+
 static int write_content(struct unpack *u, int fd, const char *path, char *block, struct err *err)
 {
     for (;;) {
@@ -135,8 +141,8 @@ static int write_content(struct unpack *u, int fd, const char *path, char *block
             return 0;
         if (os_interrupted())
             return err_set(err, -EINTR, "interrupted");
-        if (!size_add(u->bytes, (uint64_t)n, &u->bytes) || u->bytes > STORE_ARCHIVE_BYTES_MAX)
-            return err_set(err, -E2BIG, "the archive holds more than %llu GiB", (unsigned long long)(STORE_ARCHIVE_BYTES_MAX >> 30));
+        if (!size_add(u->bytes, (uint64_t)n, &u->bytes) || u->bytes > u->bytes_max)
+            return too_much(u, err);
         int r = os_write_all(fd, block, (size_t)n, err);
         if (r < 0)
             return r;
@@ -260,12 +266,24 @@ static int unpack_all(struct unpack *u, int fd, struct err *err)
     }
 }
 
+/* What may come out of an archive of so many bytes. */
+static uint64_t most_of(uint64_t bytes)
+{
+    uint64_t most = STORE_ARCHIVE_BYTES_MAX;
+    if (!size_mul(bytes, STORE_ARCHIVE_RATIO_MAX, &most) || most > STORE_ARCHIVE_BYTES_MAX)
+        most = STORE_ARCHIVE_BYTES_MAX;
+    return most > STORE_ARCHIVE_SMALL ? most : STORE_ARCHIVE_SMALL;
+}
+
 int archive_unpack(int fd, int treefd, struct err *err)
 {
+    struct stat st;
     int r = need_library(err);
     if (r < 0)
         return r;
-    struct unpack u = {.treefd = treefd, .arena = arena_new(MANIFEST_MEMORY_MAX), .a = lib.read_new()};
+    if (fstat(fd, &st) < 0)
+        return err_sys(err, -errno, "cannot look at the archive");
+    struct unpack u = {.treefd = treefd, .bytes_max = most_of((uint64_t)st.st_size), .arena = arena_new(MANIFEST_MEMORY_MAX), .a = lib.read_new()};
     r = u.arena && u.a ? unpack_all(&u, fd, err) : err_nomem(err);
     if (u.a)
         (void)lib.read_free(u.a);

@@ -193,6 +193,8 @@ struct store_runtime {
 void store_runtime_release(struct store_runtime *r);
 
 #define STORE_ARCHIVE_BYTES_MAX ((uint64_t)64 << 30) /* of what an archive holds: a build with every GPU library has some 5 GiB */
+#define STORE_ARCHIVE_RATIO_MAX 100                  /* of that to the archive's own size, beyond STORE_ARCHIVE_SMALL: programs come to 3 to 5, bombs to a thousand */
+#define STORE_ARCHIVE_SMALL ((uint64_t)16 << 20)
 struct store_add_options {
     bool offline;            /* only what is in the store already: -ENETUNREACH when something would have to be fetched */
     bool ignore_valid_until; /* accept a mirror's snapshot whose release file has run out */
