@@ -5,6 +5,7 @@
  */
 #include "cmd_int.h"
 
+#include <engine/engine.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -140,7 +141,24 @@ static int show(const char *path, const char *service, uint64_t lines, bool foll
     return code == CMD_OK && follow_it ? follow(path, &fd, off) : code;
 }
 
-static int logs(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
+/* A file that is unusable at this moment hides no log; one that can be read names what there is, and who keeps the log of a unit. */
+static int check_service(const char *path, const char *service)
+{
+    struct fleet_options options = engine_fleet_options();
+    struct fleet *f = NULL;
+    if (!fleet_name_valid(str_of(service)))
+        return cmd_failf(CMD_USAGE, "'%.60s' is no name of a service", service);
+    if (fleet_load(path ? path : "fleet.yaml", &options, &f, NULL) < 0)
+        return CMD_OK;
+    int code = cmd_service(f, service);
+    const struct fleet_service *s = code == CMD_OK ? fleet_service_find(f, service) : NULL;
+    if (s && s->unit != FLEET_CHILD)
+        code = cmd_failf(CMD_FAILED, "service '%s' is a unit%s%s: 'journalctl %s-u berth-%s-%s' there has its log", service, s->host->ssh ? " on host " : "", s->host->ssh ? s->host->name : "", s->host->scope == FLEET_USER ? "--user " : "", f->name, service);
+    fleet_free(f);
+    return code;
+}
+
+static int logs(const struct cmd *c, const struct cmd_args *a, const char *name, const struct os_dirs *dirs)
 {
     uint64_t lines = LINES_DEFAULT;
     const char *service = a->words[0], *n = cmd_value(c, a, "lines");
@@ -148,18 +166,18 @@ static int logs(const struct cmd *c, const struct cmd_args *a, const struct flee
         return cmd_usage(c, "'%s' is no number of lines", n);
     /* The router and, in the background, berth itself have logs too; no service can have these names. */
     bool own = strcmp(service, "router") == 0 || strcmp(service, "berth") == 0;
-    int code = own ? CMD_OK : cmd_service(f, service);
+    int code = own ? CMD_OK : check_service(cmd_value(c, a, "file"), service);
     if (code != CMD_OK)
         return code;
     base_autobuf struct buf path = BUF_INIT(8192);
-    return up_log_path(dirs, f->name, service, &path) < 0 ? cmd_nomem() : show(path.ptr, service, lines, cmd_given(c, a, "follow"));
+    return up_log_path(dirs, name, service, &path) < 0 ? cmd_nomem() : show(path.ptr, service, lines, cmd_given(c, a, "follow"));
 }
 
 static int run_logs(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
     int code = CMD_OK;
-    return cmd_parse(c, argc, argv, 1, 1, &a, &code) ? cmd_on_fleet(c, &a, logs) : code;
+    return cmd_parse(c, argc, argv, 1, 1, &a, &code) ? cmd_on_name(c, &a, logs) : code;
 }
 
 const struct cmd cmd_logs = {

@@ -11,6 +11,10 @@
 
 #include "deploy_int.h"
 
+#define PODMAN_MS 20000
+
+extern char **environ;
+
 static bool is_todo(const struct deploy_item *i)
 {
     return i->action != DEPLOY_KEEP && i->action != DEPLOY_RETIRE;
@@ -74,6 +78,22 @@ static int gate_runtime(struct deploy *d, struct deploy_wanted *w, struct err *e
 static int gate_collectives(struct deploy *d, struct deploy_wanted *w, struct err *err)
 {
     return deploy_collectives_gate(d, &w->service, err);
+}
+
+/* Podman's own units replace a container of their name, whoever made it. */
+static int gate_container(struct deploy *d, struct deploy_wanted *w, struct err *err)
+{
+    char base[UNIT_NAME_MAX];
+    const char *const argv[] = {"podman", "container", "inspect", "--format", "{{ index .Config.Labels \"PODMAN_SYSTEMD_UNIT\" }}", "--", unit_base(d->fleet->name, w->name, base), NULL};
+    const struct os_spawn s = {.argv = argv, .envp = (const char *const *)environ, .use_path = true, .new_group = true};
+    base_autobuf struct buf out = BUF_INIT(65536);
+    int status;
+    if (w->form != UNIT_CONTAINER)
+        return 0;
+    int r = os_run(&s, PODMAN_MS, &out, NULL, &status, err);
+    if (r < 0 || status != 0) /* there is none of that name */
+        return r;
+    return str_eq_c(str_trim(buf_str(&out)), w->unit) ? 0 : err_set(err, -EEXIST, "a container '%s' is there and was not made by its unit: 'podman rm' it, or rename service '%s'", base, w->name);
 }
 
 /* A secret that anybody may read is none. */
@@ -202,7 +222,7 @@ static void service_gates(struct gates *g, const struct deploy_plan *p, const st
     static const struct {
         const char *name;
         int (*gate)(struct deploy *d, struct deploy_wanted *w, struct err *err);
-    } gates[] = {{"payload", gate_payload}, {"runtime", gate_runtime}, {"credentials", gate_credentials}, {"collectives", gate_collectives}, {"unit", gate_unit}};
+    } gates[] = {{"payload", gate_payload}, {"runtime", gate_runtime}, {"credentials", gate_credentials}, {"container", gate_container}, {"collectives", gate_collectives}, {"unit", gate_unit}};
     struct err why;
     int r;
     assert(w); /* what is to be done and no retirement is declared */

@@ -82,6 +82,14 @@ write_fleet() {
 	[ "$("$BERTH" logs -f "$fleet" medium | cksum)" = "$(cksum <"$log")" ]
 	# a reader that leaves early ends a follower too
 	timeout 10 "$BERTH" logs -F -f "$fleet" medium | head -n 1
+	# a file that is unusable at this moment hides no log
+	broken=$BATS_TEST_TMPDIR/broken.yaml
+	printf 'version: 1\nname: lonely\nbanana: 1\n' >"$broken"
+	run_split "$BERTH" logs -n 1 -f "$broken" medium
+	[ "$status" -eq 0 ]
+	[ -n "$output" ]
+	run_split "$BERTH" logs -f "$broken" ../medium
+	[ "$status" -eq 2 ]
 }
 
 @test "up: a fleet file that is not there, a runtime that is not there" {

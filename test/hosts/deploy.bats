@@ -253,6 +253,13 @@ load common
 			write_fleet -e "/^runtimes/ a\\  image: {engine: llama.cpp, source: \"oci:localhost/llama@$digest\"}" -e "\$ a\\  q: {host: $h, runtime: image, model: tiny, port: 7775, context: 512, slots: $1, unit: quadlet}"
 		}
 		fleet 2
+		# one of that name which somebody else made, such as compose or by hand, is never replaced
+		on "$h" podman create --name berth-home-q localhost/llama:1 >/dev/null
+		run berth deploy
+		echo "$output"
+		[ "$status" -eq 1 ]
+		[[ $output == *"a container 'berth-home-q' is there and was not made by its unit"* ]]
+		on "$h" podman rm berth-home-q
 		run berth deploy
 		echo "$output"
 		[ "$status" -eq 0 ]
