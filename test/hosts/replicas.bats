@@ -7,14 +7,14 @@ bats_require_minimum_version 1.5.0
 
 setup_file() {
 	[ "$(id -u)" = 0 ] || skip "needs root"
-	command -v systemd-nspawn >/dev/null && command -v mmdebstrap >/dev/null || skip "needs systemd-container and mmdebstrap"
+	why=$(test/hosts/lab possible) || skip "$why"
 	export LAB
 	LAB=$(mktemp -d /tmp/berth-lab-XXXXXX)
 	export BERTH=${BERTH:-$PWD/build/berth} NO_COLOR=1 FLEET=$LAB/fleet.yaml KEY=
 	export BERTH_STATE=${BERTH_TEST_STATE:-$PWD/build/test-state}
 	write_fleet
 	"$BERTH" runtime add -f "$FLEET" >/dev/null 2>&1
-	test/hosts/lab up "$LAB/hosts"
+	test/hosts/lab up "$LAB/hosts" $$
 	for h in h1 h2; do
 		on "$h" mkdir -p /srv/models
 		lab run scp -q assets/tiny/berth-tiny-f16.gguf "$h:/srv/models/"
