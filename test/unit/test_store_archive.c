@@ -9,8 +9,9 @@
 
 #include <cmocka.h>
 
+#include "store_aid.h"
+
 #include <errno.h>
-#include <store/store_int.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -26,16 +27,10 @@ struct world {
 static int setup(void **state)
 {
     struct world *w = calloc(1, sizeof *w);
-    struct err err;
     assert_non_null(w);
-    snprintf(w->top, sizeof w->top, "/tmp/berth-archive-XXXXXX");
-    assert_non_null(mkdtemp(w->top));
-    assert_int_equal(chmod(w->top, 0755), 0);
-    snprintf(w->state, sizeof w->state, "%s/state", w->top);
+    store_aid_open(w->top, w->state, &w->dirs, &w->store);
     snprintf(w->tree, sizeof w->tree, "%s/deep/tree", w->top);
-    w->dirs = (struct os_dirs){.state = w->state, .run = w->state, .config = w->state};
-    if (store_open(&w->dirs, &w->store, &err) < 0 || os_make_dirs(w->tree, 0755, &err) < 0)
-        fail_msg("%s", err.text);
+    assert_int_equal(os_make_dirs(w->tree, 0755, NULL), 0);
     w->treefd = os_open_dir(w->tree, NULL);
     *state = w;
     return 0;
@@ -44,11 +39,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct world *w = *state;
-    store_free(w->store);
     close(w->treefd);
-    int tmp = os_open_dir("/tmp", NULL);
-    assert_int_equal(os_remove_tree(tmp, w->top + 5, NULL), 0);
-    close(tmp);
+    store_aid_close(w->top, w->store);
     free(w);
     return 0;
 }

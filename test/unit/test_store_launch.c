@@ -9,8 +9,9 @@
 
 #include <cmocka.h>
 
+#include "store_aid.h"
+
 #include <errno.h>
-#include <store/store_int.h>
 #include <unistd.h>
 
 struct world {
@@ -48,16 +49,12 @@ static int setup(void **state)
 {
     struct world *w = calloc(1, sizeof *w);
     assert_non_null(w);
-    snprintf(w->top, sizeof w->top, "/tmp/berth-launch-XXXXXX");
-    assert_non_null(mkdtemp(w->top));
-    assert_int_equal(chmod(w->top, 0755), 0);
-    snprintf(w->state, sizeof w->state, "%s/state", w->top);
+    store_aid_open(w->top, w->state, &w->dirs, &w->store);
     snprintf(w->tree, sizeof w->tree, "%s/tree", w->top);
     snprintf(w->work, sizeof w->work, "%s/work", w->top);
     snprintf(w->models, sizeof w->models, "%s/models", w->top);
     snprintf(w->own, sizeof w->own, "%s/own", w->top);
-    w->dirs = (struct os_dirs){.state = w->state, .run = w->work, .config = w->state};
-    assert_int_equal(store_open(&w->dirs, &w->store, NULL), 0);
+    w->dirs.run = w->work;
     make_dir(w->top, "work");
     make_dir(w->tree, "usr/bin");
     make_dir(w->tree, "usr/lib/deep");
@@ -81,10 +78,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct world *w = *state;
-    store_free(w->store);
-    int tmp = os_open_dir("/tmp", NULL);
-    assert_int_equal(os_remove_tree(tmp, w->top + 5, NULL), 0);
-    close(tmp);
+    store_aid_close(w->top, w->store);
     free(w);
     return 0;
 }

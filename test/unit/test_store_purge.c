@@ -9,8 +9,9 @@
 
 #include <cmocka.h>
 
+#include "store_aid.h"
+
 #include <errno.h>
-#include <store/store_int.h>
 #include <unistd.h>
 
 #define NEWER "0123456789abcdef0123456789abcdef01234567"
@@ -27,15 +28,10 @@ struct world {
 static int setup(void **state)
 {
     struct world *w = calloc(1, sizeof *w);
-    struct err err;
     assert_non_null(w);
-    snprintf(w->top, sizeof w->top, "/tmp/berth-purge-XXXXXX");
-    assert_non_null(mkdtemp(w->top));
-    snprintf(w->state, sizeof w->state, "%s/state", w->top);
+    store_aid_open(w->top, w->state, &w->dirs, &w->store);
     snprintf(w->run, sizeof w->run, "%s/run", w->top);
-    w->dirs = (struct os_dirs){.state = w->state, .run = w->run, .config = w->state};
-    if (store_open(&w->dirs, &w->store, &err) < 0)
-        fail_msg("%s", err.text);
+    w->dirs.run = w->run;
     *state = w;
     return 0;
 }
@@ -43,10 +39,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct world *w = *state;
-    store_free(w->store);
-    int tmp = os_open_dir("/tmp", NULL);
-    assert_int_equal(os_remove_tree(tmp, w->top + 5, NULL), 0);
-    close(tmp);
+    store_aid_close(w->top, w->store);
     free(w);
     return 0;
 }
