@@ -411,6 +411,7 @@ static int succeed(struct deploy *d, const struct deploy_plan *p, struct deploy_
     if (deploy_plan_todo(p) && buf_status(&detail) == 0)
         note(d, "deployed", detail.ptr);
     deploy_prune_bin(d);
+    deploy_prune_trash(d);
     return 0;
 }
 

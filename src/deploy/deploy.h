@@ -18,6 +18,7 @@
 #include <os/os.h>
 
 #define DEPLOY_VERSIONS_KEPT 10
+#define DEPLOY_TRASH_KEPT 20     /* deploys whose removed unit files can be restored */
 #define DEPLOY_SECRETS_MAX 16384 /* a pipe takes it whole */
 
 /* The fleet's router, wherever it is: told before a service is stopped and after it is proven, and then asked as clients ask. Each call waits until it is so. 0; -ENOENT: no router is up that knows the service, so that nothing is to be told; others: it could not be. */

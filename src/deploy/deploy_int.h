@@ -125,6 +125,8 @@ int deploy_mark(struct deploy *d, bool on, struct err *err) BASE_MUST_USE;
 int deploy_version_keep(struct deploy *d, uint64_t *ret, struct err *err) BASE_MUST_USE;
 /* Copies a file to the trash of this deploy, with its way back. stamp: of the deploy. */
 int deploy_trash(struct deploy *d, const char *stamp, const char *path, const char *unit, struct err *err) BASE_MUST_USE;
+/* Removes all of the trash but what DEPLOY_TRASH_KEPT deploys put there last. */
+void deploy_prune_trash(struct deploy *d);
 /* A template under a name that its content decides; *ret lives in the arena. */
 int deploy_store_file(struct deploy *d, const char *path, const char **ret, struct err *err) BASE_MUST_USE;
 

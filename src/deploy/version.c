@@ -335,6 +335,35 @@ int deploy_trash(struct deploy *d, const char *stamp, const char *path, const ch
     return os_write_all(fd, words.ptr, words.len, err);
 }
 
+/* Newest first: they are named by their time. */
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)b, *(const char *const *)a);
+}
+
+void deploy_prune_trash(struct deploy *d)
+{
+    const char *path = below(d, "trash"), **names = NULL;
+    os_autoclose int fd = path ? os_open_dir(path, NULL) : -1;
+    DIR *list = fd < 0 ? NULL : opendir(path);
+    const struct dirent *e;
+    size_t n = 0, cap = 0;
+    while (list && (e = readdir(list))) {
+        const char **more = e->d_name[0] == '.' ? NULL : arena_grow(d->arena, names, n + 1, &cap, sizeof *names);
+        if (!more)
+            continue; /* without memory the next deploy does it */
+        names = more;
+        if ((names[n] = arena_dup(d->arena, str_of(e->d_name))))
+            n++;
+    }
+    if (list)
+        closedir(list);
+    if (n > 1)
+        qsort(names, n, sizeof *names, by_name);
+    for (size_t i = DEPLOY_TRASH_KEPT; i < n; i++)
+        base_ignore(os_remove_tree(fd, names[i], NULL)); /* tried again by the next deploy */
+}
+
 /* ---- this program ------------------------------------------------------------------------------------------------------ */
 
 int deploy_self(struct deploy *d, struct err *err)

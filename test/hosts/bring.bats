@@ -111,8 +111,9 @@ stat_of() { lab net h1 curl -sf "$HF_ENDPOINT/_stats" | awk -v n="$1" '$1 == n {
 	berth deploy
 }
 
-@test "older copies of berth go, but one that is young or runs" {
+@test "older copies of berth go, but one that is young or runs; of the trash the last 20 stay" {
 	settle
+	on h1 sh -c 'cd /var/lib/berth/fleets/home && mkdir -p trash && cd trash && for i in $(seq 10 39); do mkdir -p "20250101T0000${i}Z"; done'
 	on h1 sh -c 'cd /var/lib/berth/bin && mkdir old young used && cp /usr/bin/sleep used/ && touch -d "-1 day" old used'
 	on h1 systemd-run --quiet --unit=user-of-copy /var/lib/berth/bin/used/sleep 600
 	write_fleet 's/slots: 2/slots: 1/'
@@ -121,6 +122,9 @@ stat_of() { lab net h1 curl -sf "$HF_ENDPOINT/_stats" | awk -v n="$1" '$1 == n {
 	on h1 systemctl stop user-of-copy
 	echo "$output"
 	[[ $output == *young* && $output == *used* && $output != *old* ]]
+	[ "$(on h1 sh -c 'ls /var/lib/berth/fleets/home/trash | wc -l')" -eq 20 ]
+	on h1 grep -rq berth-home-a /var/lib/berth/fleets/home/trash
+	on h1 sh -c 'test -d /var/lib/berth/fleets/home/trash/20250101T000039Z && ! test -e /var/lib/berth/fleets/home/trash/20250101T000010Z'
 	[ "$(on h1 sh -c 'ls -d /var/lib/berth/bin/*/berth | wc -l')" -eq 1 ]
 	on h1 /var/lib/berth/bin/berth --version
 }
