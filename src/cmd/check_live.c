@@ -108,8 +108,8 @@ static int judge(const struct fleet_service *s, struct arena *a, struct check_re
     if (s->host->ssh) {
         r->text = arena_printf(a, "it is on host '%s': ask there", s->host->name);
     } else {
-        int rc = net_addr_ip(s->bind, s->port, &l.door.addr);
-        rc = rc < 0 ? err_set(err, rc, "bind '%s' is no IP address", s->bind) : ask(&l, err);
+        int rc = net_addr_parse(s->bind, s->port, &l.door.addr);
+        rc = rc < 0 ? err_set(err, rc, "bind '%s' is no address", s->bind) : ask(&l, err);
         if (rc < 0)
             return rc;
         bool asleep = !l.runs && s->start == FLEET_ON_DEMAND;

@@ -12,10 +12,11 @@
 /* Copies word to out with {port}, {bind} and {model} replaced; other braces stay (JSON is full of them). */
 static int expand(const struct fleet_service *s, const struct engine_paths *p, struct str word, struct buf *out, struct err *err)
 {
+    const char *socket = fleet_service_socket(s);
     const struct {
         struct str name;
         const char *value;
-    } marks[] = {{STR("{port}"), NULL}, {STR("{bind}"), s->bind}, {STR("{model}"), p->weights}};
+    } marks[] = {{STR("{port}"), NULL}, {STR("{bind}"), socket ? socket : s->bind}, {STR("{model}"), p->weights}};
     while (word.len > 0) {
         size_t used = 1;
         for (size_t i = 0; i < BASE_COUNT(marks) && used == 1; i++) {

@@ -297,8 +297,10 @@ static int llama_argv(const struct fleet_service *s, const struct engine_paths *
         return r;
     args_pair(args, "-m", p->weights);
     args_pair(args, "--alias", engine_served_name(s));
-    args_pair(args, "--host", s->bind);
-    args_number(args, "--port", s->port);
+    const char *socket = fleet_service_socket(s);
+    args_pair(args, "--host", socket ? socket : s->bind);
+    if (!socket)
+        args_number(args, "--port", s->port);
     add_memory(args, s, &sh);
     if (p->projector) {
         args_pair(args, "--mmproj", p->projector);

@@ -117,8 +117,13 @@ static int vllm_argv(const struct fleet_service *s, const struct engine_paths *p
     args_add(args, "serve");
     args_add(args, model_path(p->weights, args->a));
     args_pair(args, "--served-model-name", engine_served_name(s));
-    args_pair(args, "--host", s->bind);
-    args_number(args, "--port", s->port);
+    const char *socket = fleet_service_socket(s);
+    if (socket) {
+        args_pair(args, "--uds", socket);
+    } else {
+        args_pair(args, "--host", s->bind);
+        args_number(args, "--port", s->port);
+    }
     args_number(args, "--max-model-len", sh.context / sh.slots);
     args_number(args, "--max-num-seqs", sh.slots);
     args_number(args, "--max-num-batched-tokens", sh.batch);

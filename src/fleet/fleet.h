@@ -152,8 +152,8 @@ struct fleet_service {
     const struct fleet_host *host;
     const struct fleet_runtime *runtime;
     const struct fleet_model *model; /* NULL only for engine "generic" */
-    uint16_t port;
-    const char *bind; /* "127.0.0.1" */
+    uint16_t port;    /* 0 with a socket */
+    const char *bind; /* "127.0.0.1", or "unix:" and the absolute path of a socket */
     struct fleet_shape shape;
     enum fleet_unit unit;
     const char *const *args; /* engine flags that berth does not model */
@@ -313,6 +313,8 @@ int fleet_name_of(const char *path, char ret[FLEET_NAME_MAX + 1]) BASE_MUST_USE;
 const struct fleet_service *fleet_service_find(const struct fleet *f, const char *name);
 /* What is wrong with the text of a runtime's source "archive:..." without that word as a phrase; NULL and the parts filled in when nothing is. *ret_place is the archive without its digest. */
 const char *fleet_archive_wrong(struct str text, struct str *ret_place, struct str *ret_digest);
+/* Path of the socket that a service listens at; NULL: it has an address and a port. */
+const char *fleet_service_socket(const struct fleet_service *s);
 /* True for a service that `up` starts here: host is this machine and unit is child. */
 bool fleet_service_local(const struct fleet_service *s);
 /* A name of a host, service, model, runtime: lower-case letters, digits, '-', '_', '.', beginning with a letter or digit; 1..FLEET_NAME_MAX. */

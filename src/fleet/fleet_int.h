@@ -128,6 +128,7 @@ int fleet_check_engine(struct fleet_reader *r, const struct yaml_node *n, struct
 int fleet_check_package(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_file(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_bind(struct fleet_reader *r, const struct yaml_node *n, struct str text);
+int fleet_read_bind(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_check_url_path(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_header(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_origin(struct fleet_reader *r, const struct yaml_node *n, struct str text);

@@ -24,6 +24,31 @@ int fleet_read_socket(struct fleet_reader *r, const struct yaml_node *n, struct 
     return 0;
 }
 
+int fleet_read_bind(struct fleet_reader *r, const struct yaml_node *n, void *part)
+{
+    struct fleet_service *s = part;
+    const char *text;
+    int rc = fleet_text(r, n, &text);
+    if (rc < 0)
+        return rc;
+    if (fleet_is_socket(str_of(text))) {
+        rc = fleet_read_socket(r, n, str_of(text), &text);
+        text = rc < 0 ? NULL : arena_printf(r->arena, "unix:%s", text);
+        if (rc == 0 && !text)
+            rc = err_nomem(r->err);
+    } else {
+        rc = fleet_check_bind(r, n, str_of(text));
+    }
+    if (rc == 0)
+        s->bind = text;
+    return rc;
+}
+
+const char *fleet_service_socket(const struct fleet_service *s)
+{
+    return s->bind && fleet_is_socket(str_of(s->bind)) ? s->bind + 5 : NULL;
+}
+
 static int read_path(struct fleet_reader *r, const struct yaml_node *n, const char **ret)
 {
     const char *text;

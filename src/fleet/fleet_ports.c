@@ -29,12 +29,19 @@ int fleet_rules_ports(struct fleet_reader *r)
         const struct fleet_service *s = &f->services[i];
         for (size_t k = 0; k < i; k++) {
             const struct fleet_service *other = &f->services[k];
-            if (other->host == s->host && other->port == s->port)
+            if (s->port == 0 && strcmp(other->bind, s->bind) == 0)
+                return fleet_refuse_at(r, s->pos, "socket '%s' of service '%s' is that of service '%s' at line %u; choose another", fleet_service_socket(s), s->name, other->name, other->pos.line);
+            if (s->port && other->host == s->host && other->port == s->port)
                 return fleet_refuse(r, service_port(r, s), "port %u of service '%s' is that of service '%s' at line %u, on the same host; choose another",
                                     (unsigned)s->port, s->name, other->name, service_port(r, other)->line);
         }
         /* at most one host is this machine, so that a router without a host stands beside every service that has no ssh */
         bool beside = f->router.host ? f->router.host == s->host : !s->host->ssh;
+        const char *socket = fleet_service_socket(s);
+        if (beside && socket && f->router.socket && strcmp(socket, f->router.socket) == 0)
+            return fleet_refuse_at(r, s->pos, "socket '%s' of service '%s' is the router's; choose another", socket, s->name);
+        if (!s->port)
+            continue;
         if (beside && !f->router.socket && s->port == f->router.port)
             return refuse_router_port(r, s);
         if (beside && f->router.admin && s->port == f->router.admin_port)

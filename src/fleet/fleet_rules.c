@@ -282,6 +282,24 @@ static int rules_flags(struct fleet_reader *r, const struct yaml_node *n, const 
     return 0;
 }
 
+/* An address with a port, or a socket of this machine. */
+static int rules_place(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s)
+{
+    const char *socket = fleet_service_socket(s);
+    const struct yaml_node *port = yaml_get(n, "port"), *bind = yaml_get(n, "bind");
+    if (!socket)
+        return port ? 0 : fleet_refuse_at(r, s->pos, "%s has no 'port'; add it, for example 'port: 7770'", r->of);
+    if (port)
+        return fleet_refuse(r, port, "%s has a 'port' and listens at a socket; leave one of them out", r->of);
+    if (s->host->ssh)
+        return fleet_refuse(r, bind, "'bind' of %s is a socket, which cannot be reached on host '%s'; use a port", r->of, s->host->name);
+    if (s->unit != FLEET_CHILD)
+        return fleet_refuse(r, bind, "'bind' of %s is a socket, which goes with 'unit: child' only; use a port", r->of);
+    if (strcmp(s->runtime->engine, "llama.cpp") == 0 && !str_ends(str_of(socket), STR(".sock")))
+        return fleet_refuse(r, bind, "'bind' of %s must end with '.sock', by which llama.cpp knows a socket, not '%s'", r->of, fleet_show(r, str_of(s->bind)));
+    return 0;
+}
+
 int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void *part, size_t index)
 {
     (void)index;
@@ -292,7 +310,9 @@ int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void 
         s->host = r->fleet->hosts;
     }
     bool generic = strcmp(s->runtime->engine, "generic") == 0;
-    int rc = rules_unit(r, n, s);
+    int rc = rules_place(r, n, s);
+    if (rc == 0)
+        rc = rules_unit(r, n, s);
     if (rc == 0)
         rc = fleet_check_credentials(r, s);
     if (rc == 0)

@@ -42,6 +42,11 @@ int net_addr_unix(const char *path, struct net_addr *ret)
     return 0;
 }
 
+int net_addr_parse(const char *text, uint16_t port, struct net_addr *ret)
+{
+    return str_starts(str_of(text), STR("unix:")) ? net_addr_unix(text + 5, ret) : net_addr_ip(text, port, ret);
+}
+
 const char *net_addr_text(const struct net_addr *a, char out[NET_ADDR_TEXT])
 {
     if (a->unix_path)

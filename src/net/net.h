@@ -54,6 +54,8 @@ struct net_addr {
 };
 int net_addr_ip(const char *host, uint16_t port, struct net_addr *ret) BASE_MUST_USE;  /* -EINVAL unless an IP address */
 int net_addr_unix(const char *path, struct net_addr *ret) BASE_MUST_USE;              /* -ENAMETOOLONG over 107 bytes */
+/* "unix:PATH", or an IP address with that port. -EINVAL, -ENAMETOOLONG. */
+int net_addr_parse(const char *text, uint16_t port, struct net_addr *ret) BASE_MUST_USE;
 #define NET_ADDR_TEXT 128
 const char *net_addr_text(const struct net_addr *a, char out[NET_ADDR_TEXT]); /* "127.0.0.1:80", "[::1]:80", path */
 bool net_addr_eq(const struct net_addr *a, const struct net_addr *b);

@@ -6,7 +6,7 @@
  *              "endpoints":[{"name":"m","policy":"adaptive","aliases":["x"],"replicas":[0,1]}, ...],
  *              "headers":["x-task", ...], "bodies":{"max":67108864,"spill":1048576,"memory":268435456,"disk":8589934592}}}
  *
- * A host is an IP address; a name stands there when the owner has no address for it, and is out of reach.
+ * A host is an IP address, or "unix:PATH" with port 0; a name stands there when the owner has no address for it, and is out of reach.
  *
  * Both ends are the same program, so a text with anything else in it is an error, not something to be lenient about.
  */
@@ -167,6 +167,11 @@ static void *read_array(const struct proxy_config *c, json_val obj, const char *
     return mem;
 }
 
+static bool is_socket(const char *host)
+{
+    return str_starts(str_of(host), STR("unix:"));
+}
+
 static int read_replica(const struct proxy_config *c, json_val v, struct proxy_replica *r, struct err *err)
 {
     uint64_t port, slots;
@@ -189,12 +194,12 @@ static int read_replica(const struct proxy_config *c, json_val v, struct proxy_r
     }
     if (rc < 0)
         return rc;
-    if (json_count(v) != 9 + more || !json_u64(json_get(v, "port"), &port) || port == 0 || port > UINT16_MAX ||
+    if (json_count(v) != 9 + more || !json_u64(json_get(v, "port"), &port) || (port == 0 && !is_socket(r->host)) || port > UINT16_MAX ||
         !json_bool(json_get(v, "ready"), &r->ready) || !json_u64(json_get(v, "generation"), &r->generation) ||
         !json_u64(json_get(v, "slots"), &slots) || slots > SCHED_SLOTS_MAX || !json_u64(json_get(v, "context"), &r->context) || !json_bool(json_get(v, "pins"), &r->pins))
         return bad(err, "a replica is not complete");
     r->slots = (unsigned)slots;
-    r->resolved = net_addr_ip(r->host, (uint16_t)port, &r->addr) == 0;
+    r->resolved = net_addr_parse(r->host, (uint16_t)port, &r->addr) == 0;
     return 0;
 }
 

@@ -32,7 +32,7 @@ int proxy_config_text(const struct fleet *f, const struct proxy_state *states, s
 /* -EBADMSG for anything that proxy_config_text does not write. */
 int proxy_config_parse(struct str text, struct proxy_config **ret, struct err *err) BASE_MUST_USE;
 
-/* IP address or host name at which the router's machine reaches a service. */
+/* IP address, host name or "unix:PATH" at which the router's machine reaches a service. */
 const char *proxy_service_host(const struct fleet_service *s);
 
 /* ---- keys of clients ------------------------------------------------------------------------------------------ */

@@ -72,7 +72,7 @@ typedef _Atomic(struct metrics_series *) proxy_series;
 struct proxy_replica {
     const char *name;   /* of the service */
     const char *served; /* the model name that its engine answers to */
-    const char *host;   /* IP address or host name, as written */
+    const char *host;   /* IP address, "unix:PATH" or host name, as written */
     struct net_addr addr;
     bool resolved;      /* addr is valid: a host's name is not, which is out of reach */
     bool ready;

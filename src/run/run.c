@@ -379,8 +379,8 @@ int run_declare(struct run_service *s, const struct fleet_service *service, cons
     assert(s->state == RUN_ABSENT || s->state == RUN_FAILED);
     if (!kind)
         return err_set(err, -EINVAL, "service '%s': no engine kind '%s'", service->name, service->runtime->engine);
-    if (net_addr_ip(service->bind, service->port, &addr) < 0)
-        return err_set(err, -EINVAL, "bind '%s' of service '%s' is no IP address", service->bind, service->name);
+    if (net_addr_parse(service->bind, service->port, &addr) < 0)
+        return err_set(err, -EINVAL, "bind '%s' of service '%s' is no address", service->bind, service->name);
     s->service = service;
     s->runtime = runtime;
     s->confine = confine;

@@ -65,7 +65,7 @@ struct run_service *run_free(struct run_service *s);
 /* Begins a start from absent or failed: payload and port are checked first. Errors that show at once (payload missing, port taken by whom, spawn failed) come back here, and the state is failed; all later ones through on_state and
  * run_info. */
 int run_start(struct run_service *s, struct err *err) BASE_MUST_USE;
-/* -EADDRINUSE when something listens at the service's address, with its owner: "port 7770 of service 'a' is taken by nginx (pid 123)". */
+/* -EADDRINUSE when something listens at the service's address, with its owner: "port 7770 of service 'a' is taken by nginx (pid 123)". The folder of a socket is made; a socket that nobody listens at is removed. */
 int run_port_check(const struct fleet_service *service, struct err *err) BASE_MUST_USE;
 /* The same text for any port; what: "service 'a'", "the router". Returns -EADDRINUSE. */
 int run_port_taken(uint16_t port, const char *what, struct err *err);

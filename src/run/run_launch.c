@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "run_int.h"
@@ -24,17 +25,59 @@ int run_port_taken(uint16_t port, const char *what, struct err *err)
     return err_set(err, -EADDRINUSE, "port %u of %s is taken by another process", port, what);
 }
 
+static int folder_of(const char *path, struct buf *out)
+{
+    const char *slash = strrchr(path, '/');
+    buf_add(out, path, slash == path ? 1 : (size_t)(slash - path));
+    return buf_status(out);
+}
+
+/* The engine may write in the folder of its socket, so that folder is for nothing else: it is made when it is missing, and one in which others may write is refused. */
+static int socket_folder(const char *path, const struct fleet_service *service, struct err *err)
+{
+    base_autobuf struct buf folder = BUF_INIT(NET_HOST_MAX);
+    struct stat st;
+    uid_t uid = geteuid();
+    gid_t gid = getegid();
+    int rc = folder_of(path, &folder);
+    if (rc == 0 && geteuid() == 0)
+        rc = os_engine_account(&uid, &gid, err);
+    if (rc < 0)
+        return rc;
+    if (lstat(folder.ptr, &st) < 0 && errno == ENOENT) {
+        rc = os_make_dirs(folder.ptr, 0700, err);
+        if (rc == 0 && geteuid() == 0 && lchown(folder.ptr, uid, gid) < 0)
+            rc = err_sys(err, -errno, "cannot give folder '%s' to the engines' account", folder.ptr);
+        if (rc < 0 || lstat(folder.ptr, &st) < 0)
+            return rc < 0 ? rc : err_sys(err, -errno, "cannot look at folder '%s'", folder.ptr);
+    }
+    if (!S_ISDIR(st.st_mode) || (st.st_uid != uid && st.st_uid != geteuid()) || (st.st_mode & 022))
+        return err_set(err, -EPERM, "folder '%s' of the socket of service '%s' must be a folder of the engine's account in which nobody else may write; choose one of its own, berth makes it", folder.ptr,
+                       service->name);
+    return 0;
+}
+
 int run_port_check(const struct fleet_service *service, struct err *err)
 {
     struct net_addr a;
-    if (net_addr_ip(service->bind, service->port, &a) < 0)
-        return err_set(err, -EINVAL, "bind '%s' of service '%s' is no IP address", service->bind, service->name);
+    if (net_addr_parse(service->bind, service->port, &a) < 0)
+        return err_set(err, -EINVAL, "bind '%s' of service '%s' is no address", service->bind, service->name);
+    if (a.unix_path) {
+        int rc = socket_folder(a.host, service, err);
+        if (rc < 0)
+            return rc;
+    }
     /* Binding proves it; reading /proc only names the owner. An engine may set SO_REUSEPORT and then shares a port without
      * a word, so its own failure to bind is nothing to rely on. */
     struct err why;
     os_autoclose int fd = net_listen_socket(&a, false, &why);
-    if (fd >= 0)
+    if (fd >= 0) {
+        if (a.unix_path)
+            (void)unlink(a.host); /* the engine makes its own, and most refuse to replace one */
         return 0;
+    }
+    if (fd == -EADDRINUSE && a.unix_path)
+        return err_set(err, fd, "socket '%s' of service '%s' is taken: something listens at it, or it is no socket", a.host, service->name);
     base_autobuf struct buf what = BUF_INIT(FLEET_NAME_MAX + 32);
     buf_addf(&what, "service '%s'", service->name);
     if (fd == -EADDRINUSE && buf_status(&what) == 0)
@@ -124,6 +167,19 @@ static int bind_command(struct run_service *s, struct binds *b, struct err *err)
     return folder[0] && os_relpath_valid(str_of(folder + 1)) && access(folder, F_OK) == 0 ? bind_add(b, folder, err) : 0;
 }
 
+static int bind_socket(struct run_service *s, struct binds *b, struct err *err)
+{
+    const char *path = fleet_service_socket(s->service);
+    base_autobuf struct buf folder = BUF_INIT(NET_HOST_MAX);
+    if (!path)
+        return 0;
+    const char *kept = folder_of(path, &folder) < 0 ? NULL : arena_dup(s->arena, buf_str(&folder));
+    int rc = kept ? bind_add(b, kept, err) : err_nomem(err);
+    if (rc == 0)
+        b->list[b->n - 1].writable = true;
+    return rc;
+}
+
 static int find_paths(struct run_service *s, struct binds *b, struct err *err)
 {
     const struct fleet_model *m = s->service->model;
@@ -133,6 +189,8 @@ static int find_paths(struct run_service *s, struct binds *b, struct err *err)
     if (!b->list)
         return err_nomem(err);
     int rc = bind_command(s, b, err);
+    if (rc == 0)
+        rc = bind_socket(s, b, err);
     if (rc < 0 || !m)
         return rc;
     rc = payload_path(s, m->weights, &s->paths.weights, err);

@@ -193,7 +193,7 @@ static bool ask(struct up_service *us)
     snprintf(body, sizeof body, "{\"filename\":\"slot-%u.bin\"}", p->slot);
     q.target = str_of(target);
     q.body = str_of(body);
-    if (net_addr_ip(us->service->bind, us->service->port, &q.addr) < 0)
+    if (net_addr_parse(us->service->bind, us->service->port, &q.addr) < 0)
         return false;
     p->fetch = httpio_fetch(us->up->client, &q, ANSWER_MAX, CALL_MS, on_answer, us);
     return p->fetch != NULL;

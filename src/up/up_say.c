@@ -117,7 +117,10 @@ static void add_row(struct os_table *t, const struct up_service *us)
         os_table_cell(t, OS_PLAIN, "%d", (int)i.pid);
     else
         os_table_cell(t, OS_PLAIN, "-");
-    os_table_cell(t, OS_PLAIN, "%u", s->port);
+    if (s->port)
+        os_table_cell(t, OS_PLAIN, "%u", s->port);
+    else
+        os_table_cell(t, OS_PLAIN, "socket");
     os_table_cell(t, OS_PLAIN, "%s", s->model ? s->model->name : "-");
     os_table_cell(t, OS_PLAIN, "%s", idle ? "-" : i.confine);
     os_table_cell(t, OS_PLAIN, "%s", idle ? "-" : units_show_ms(i.took_ms, took));

@@ -22,7 +22,7 @@ struct up_watch {
     struct net_addr addr;
     bool resolved;              /* addr is there */
     bool lost;                  /* it was told that it is not */
-    char address[NET_HOST_MAX]; /* the same without its port, as the router is told */
+    char address[NET_HOST_MAX]; /* of a name: the same without its port, as the router is told */
     bool known, healthy, right; /* it has been asked; answers 200; serves what is declared, as far as it says */
     bool asking_identity;
     unsigned ticks, late;
@@ -52,11 +52,9 @@ static bool take_address(struct up_watch *w)
 static int find_address(struct up_watch *w, struct err *err)
 {
     const char *host = proxy_service_host(w->service);
-    w->resolved = net_addr_ip(host, w->service->port, &w->addr) == 0;
-    if (w->resolved) {
-        memcpy(w->address, w->addr.host, sizeof w->address);
+    w->resolved = net_addr_parse(host, w->service->port, &w->addr) == 0;
+    if (w->resolved)
         return 0;
-    }
     w->of_host = up_name_of(w->up, host);
     if (!w->of_host)
         return err_nomem(err);

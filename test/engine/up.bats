@@ -31,6 +31,33 @@ load common
 	[ "$status" -eq 0 ]
 }
 
+restarted() { [ "$(status_of beta restarts)" = 1 ] && is_state beta ready; }
+
+@test "an engine at a socket: it answers through the router, also after a kill, and nobody else can reach it" {
+	write_fleet
+	socket=$scratch/sockets/beta.sock
+	sed -i -E "s|port: $port_b,|bind: \"unix:$socket\",|; s|services: \[alpha, beta\]|services: [beta]|" "$fleet"
+	bring_up
+	[[ $output == *"beta"*"ready"*"socket"* ]]
+	[ "$(stat -c %a "$scratch/sockets")" = 700 ]
+	[ "$(status_of beta bind)" = "unix:$socket" ]
+	ask "What is a slot?" -o "$scratch/body"
+	jq -e '.choices[0].message.content | test("[a-z]{3}")' "$scratch/body"
+	# a stream, and its socket left behind by a kill
+	ask "What is a slot?" -D "$scratch/head" -o /dev/null
+	grep -qi '^x-berth-replica: beta' "$scratch/head"
+	kill -9 "$(status_of beta pid)"
+	wait_for 30 restarted
+	ask "What is a slot?" -o "$scratch/body"
+	jq -e '.choices[0].message.content | test("[a-z]{3}")' "$scratch/body"
+	"$BERTH" down -f "$fleet"
+	# somebody else's folder
+	chmod 777 "$scratch/sockets"
+	run_split "$BERTH" up -d -f "$fleet"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"'$scratch/sockets' of the socket of service 'beta' must be a folder of the engine's account"* ]]
+}
+
 @test "status tells what runs, also of a fleet that is down" {
 	write_fleet
 	run_split "$BERTH" status -f "$fleet"

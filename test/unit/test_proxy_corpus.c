@@ -322,8 +322,28 @@ static int by_name(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static void replay(bool filed)
+enum how { AS_EVER, IN_FILES, AT_A_SOCKET };
+
+/* One replica at a socket of this machine. */
+static int listen_at_socket(char path[64])
 {
+    base_autobuf struct buf b = BUF_INIT(4096);
+    struct net_addr a;
+    struct proxy_config *c;
+    snprintf(path, 64, "/tmp/berth-corpus-%ld.sock", (long)getpid());
+    assert_int_equal(net_addr_unix(path, &a), 0);
+    int fd = net_listen_socket(&a, false, NULL);
+    assert_true(fd >= 0);
+    buf_addf(&b, "{\"config\":{\"replicas\":[{\"name\":\"r0\",\"served\":\"served-0\",\"host\":\"unix:%s\",\"port\":0,\"ready\":true,\"generation\":1,\"slots\":64,\"context\":0,\"pins\":false}],"
+                 "\"endpoints\":[{\"name\":\"m\",\"policy\":\"adaptive\",\"aliases\":[\"alias\"],\"replicas\":[0]}],\"headers\":[]}}", path);
+    assert_int_equal(proxy_config_parse(buf_str(&b), &c, NULL), 0);
+    proxy_set_config(rig.proxy, c);
+    return fd;
+}
+
+static void replay(enum how how)
+{
+    char socket[64] = "";
     char *names[FILES_MAX];
     size_t n = 0;
     uint16_t port;
@@ -334,9 +354,13 @@ static void replay(bool filed)
             assert_non_null(names[n++] = strdup(e->d_name));
     (void)closedir(d);
     qsort(names, n, sizeof *names, by_name);
-    assert_int_equal(net_listener_new(rig.loop, rig_listen(&port), backend_accept, NULL, &backend, NULL), 0);
-    rig_config(&port, 1, 0, 1);
-    if (filed) {
+    if (how == AT_A_SOCKET) {
+        assert_int_equal(net_listener_new(rig.loop, listen_at_socket(socket), backend_accept, NULL, &backend, NULL), 0);
+    } else {
+        assert_int_equal(net_listener_new(rig.loop, rig_listen(&port), backend_accept, NULL, &backend, NULL), 0);
+        rig_config(&port, 1, 0, 1);
+    }
+    if (how == IN_FILES) {
         proxy_spill_to(rig.proxy, os_open_dir("/tmp", NULL));
         rig.proxy->config->bodies.spill_bytes = 0;
     }
@@ -354,6 +378,8 @@ static void replay(bool filed)
         free(names[i]);
     }
     backend = net_listener_close(backend);
+    if (socket[0])
+        (void)unlink(socket);
     print_message("%u cases\n", n_cases);
     assert_int_equal(n_wrong, 0);
     assert_true(n_cases >= 150);
@@ -363,7 +389,7 @@ static void replay(bool filed)
 static void every_case(void **state)
 {
     (void)state;
-    replay(false);
+    replay(AS_EVER);
     assert_int_equal(rig.proxy->spill_names, 0);
 }
 
@@ -371,12 +397,18 @@ static void every_case(void **state)
 static void every_case_in_files(void **state)
 {
     (void)state;
-    replay(true);
+    replay(IN_FILES);
     assert_true(metrics_count(metrics_get(rig.proxy->metrics, PROXY_M_SPILLED, NULL)) > 20);
+}
+
+static void every_case_at_a_socket(void **state)
+{
+    (void)state;
+    replay(AT_A_SOCKET);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {RIG_TEST(every_case), RIG_TEST(every_case_in_files)};
+    const struct CMUnitTest tests[] = {RIG_TEST(every_case), RIG_TEST(every_case_in_files), RIG_TEST(every_case_at_a_socket)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
