@@ -44,15 +44,25 @@ bool json_get_bool(json_val obj, const char *key);
  * value's bytes in text, quotes included. With the key twice the last one counts, as most readers have it; for that the text is walked to its end. -ENOENT; -EBADMSG when text is not an object
  * or ends early. */
 int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *ret_len, struct err *err) BASE_MUST_USE;
+/* Long strings that were walked over, and where they end: who walks through a text and then through its parts goes through each of them once. Begins zeroed; good for one text, as long as that stays as it is. */
+#define JSON_LONG_BYTES 4096 /* a shorter string is quicker walked over than looked for */
+#define JSON_LONGS_MAX 32    /* those that come first; the others are walked over each time */
+struct json_longs {
+    size_t n;
+    struct {
+        const char *begin, *end;
+    } list[JSON_LONGS_MAX];
+};
 /* Walks the members of the object or the elements of the array that text is, as json_scan_member does; of nested ones each value can be walked in turn. The members are private. */
 struct json_walk {
     struct str text;
     size_t at;
     char close;
     bool later;
+    struct json_longs *longs; /* NULL: none are kept */
 };
-/* -EBADMSG unless text begins with '{' or '['. */
-int json_walk_begin(struct json_walk *w, struct str text) BASE_MUST_USE;
+/* longs may be NULL. -EBADMSG unless text begins with '{' or '['. */
+int json_walk_begin(struct json_walk *w, struct str text, struct json_longs *longs) BASE_MUST_USE;
 /* 1: *ret_key is the key's token with its quotes (empty in an array) and *ret_value the value's text; 0: that was all; -EBADMSG: text is malformed or ends early. */
 int json_walk_next(struct json_walk *w, struct str *ret_key, struct str *ret_value) BASE_MUST_USE;
 /* The text of a JSON string token (with its quotes), unescaped into out. -EBADMSG. */

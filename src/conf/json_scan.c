@@ -10,6 +10,7 @@
 struct scan {
     struct str text;
     size_t at;
+    struct json_longs *longs;
 };
 
 static void skip_space(struct scan *s)
@@ -28,9 +29,32 @@ static char peek(const struct scan *s)
     return s->at < s->text.len ? s->text.ptr[s->at] : '\0';
 }
 
+/* Over a string that was walked over before. */
+static bool skip_known(struct scan *s)
+{
+    const char *begin = s->text.ptr + s->at;
+    for (size_t i = 0; i < s->longs->n; i++)
+        if (s->longs->list[i].begin == begin && (size_t)(s->longs->list[i].end - begin) <= s->text.len - s->at) {
+            s->at += (size_t)(s->longs->list[i].end - begin);
+            return true;
+        }
+    return false;
+}
+
+static void note_long(const struct scan *s, size_t begin)
+{
+    struct json_longs *l = s->longs;
+    if (l->n == JSON_LONGS_MAX)
+        return;
+    l->list[l->n].begin = s->text.ptr + begin;
+    l->list[l->n++].end = s->text.ptr + s->at;
+}
+
 /* Over a string that begins here: to the first quote with an even number of backslashes before it. */
 static bool skip_string(struct scan *s)
 {
+    if (s->longs && skip_known(s))
+        return true;
     size_t start = ++s->at;
     for (;;) {
         const char *quote = s->at < s->text.len ? memchr(s->text.ptr + s->at, '"', s->text.len - s->at) : NULL;
@@ -40,8 +64,11 @@ static bool skip_string(struct scan *s)
         while (end - slashes > start && s->text.ptr[end - slashes - 1] == '\\')
             slashes++;
         s->at = end + 1;
-        if (slashes % 2 == 0)
-            return true;
+        if (slashes % 2)
+            continue;
+        if (s->longs && s->at - start > JSON_LONG_BYTES)
+            note_long(s, start - 1);
+        return true;
     }
 }
 
@@ -142,20 +169,20 @@ int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *
     return 0;
 }
 
-int json_walk_begin(struct json_walk *w, struct str text)
+int json_walk_begin(struct json_walk *w, struct str text, struct json_longs *longs)
 {
     struct scan s = {.text = text};
     skip_space(&s);
     char open = peek(&s);
     if (open != '{' && open != '[')
         return -EBADMSG;
-    *w = (struct json_walk){.text = text, .at = s.at + 1, .close = open == '{' ? '}' : ']'};
+    *w = (struct json_walk){.text = text, .at = s.at + 1, .close = open == '{' ? '}' : ']', .longs = longs};
     return 0;
 }
 
 int json_walk_next(struct json_walk *w, struct str *ret_key, struct str *ret_value)
 {
-    struct scan s = {.text = w->text, .at = w->at};
+    struct scan s = {.text = w->text, .at = w->at, .longs = w->longs};
     skip_space(&s);
     if (peek(&s) == w->close && s.at < s.text.len)
         return 0;

@@ -55,49 +55,49 @@ static bool key_is(struct str token, const char *key)
 }
 
 /* The value of a member of an object's text; empty when there is none. */
-static struct str member(struct str object, const char *key)
+static struct str member(struct json_longs *longs, struct str object, const char *key)
 {
     struct json_walk w;
     struct str k, v;
-    if (json_walk_begin(&w, object) == 0 && w.close == '}')
+    if (json_walk_begin(&w, object, longs) == 0 && w.close == '}')
         while (json_walk_next(&w, &k, &v) == 1)
             if (key_is(k, key))
                 return v;
     return (struct str){0};
 }
 
-static uint64_t hash_value(uint64_t seed, struct str v, unsigned depth);
+static uint64_t hash_value(struct json_longs *longs, uint64_t seed, struct str v, unsigned depth);
 
 /* A part of a message; a text counts by itself, whatever it is wrapped in. */
-static uint64_t hash_part(uint64_t seed, struct str part, unsigned depth)
+static uint64_t hash_part(struct json_longs *longs, uint64_t seed, struct str part, unsigned depth)
 {
-    struct str text = member(part, "text");
-    return text.len && text.ptr[0] == '"' ? place_hash(seed, text) : hash_value(seed, part, depth);
+    struct str text = member(longs, part, "text");
+    return text.len && text.ptr[0] == '"' ? place_hash(seed, text) : hash_value(longs, seed, part, depth);
 }
 
-static uint64_t hash_content(uint64_t seed, struct str v, unsigned depth)
+static uint64_t hash_content(struct json_longs *longs, uint64_t seed, struct str v, unsigned depth)
 {
     struct json_walk w;
     struct str k, part;
-    if (v.len == 0 || v.ptr[0] != '[' || json_walk_begin(&w, v) < 0)
+    if (v.len == 0 || v.ptr[0] != '[' || json_walk_begin(&w, v, longs) < 0)
         return place_hash(seed, v);
     while (json_walk_next(&w, &k, &part) == 1)
-        seed = hash_part(seed, part, depth + 1);
+        seed = hash_part(longs, seed, part, depth + 1);
     return seed;
 }
 
-static uint64_t hash_value(uint64_t seed, struct str v, unsigned depth)
+static uint64_t hash_value(struct json_longs *longs, uint64_t seed, struct str v, unsigned depth)
 {
     struct json_walk w;
     struct str k, child;
-    if (depth >= DEPTH_MAX || json_walk_begin(&w, v) < 0)
+    if (depth >= DEPTH_MAX || json_walk_begin(&w, v, longs) < 0)
         return place_hash(seed, v);
     seed = place_hash(seed, (struct str){&w.close, 1});
     while (json_walk_next(&w, &k, &child) == 1) {
         if (key_is(k, "cache_control"))
             continue;
         seed = place_hash(seed, k);
-        seed = key_is(k, "content") ? hash_content(seed, child, depth + 1) : hash_value(seed, child, depth + 1);
+        seed = key_is(k, "content") ? hash_content(longs, seed, child, depth + 1) : hash_value(longs, seed, child, depth + 1);
     }
     return seed;
 }
@@ -108,7 +108,7 @@ struct body {
     struct str messages, system, tools, stream, slot, cache_key, session, user;
 };
 
-static void read_body(struct str text, struct body *b)
+static void read_body(struct json_longs *longs, struct str text, struct body *b)
 {
     static const struct {
         const char *key;
@@ -121,7 +121,7 @@ static void read_body(struct str text, struct body *b)
     };
     struct json_walk w;
     struct str k, v;
-    if (json_walk_begin(&w, text) < 0 || w.close != '}')
+    if (json_walk_begin(&w, text, longs) < 0 || w.close != '}')
         return;
     while (json_walk_next(&w, &k, &v) == 1)
         for (size_t i = 0; i < BASE_COUNT(wanted); i++)
@@ -130,9 +130,9 @@ static void read_body(struct str text, struct body *b)
 }
 
 /* System texts at the front of a list of messages are scaffold too. */
-static bool is_system(struct str message)
+static bool is_system(struct json_longs *longs, struct str message)
 {
-    struct str role = member(message, "role");
+    struct str role = member(longs, message, "role");
     return str_eq_c(role, "\"system\"") || str_eq_c(role, "\"developer\"");
 }
 
@@ -145,27 +145,27 @@ static void add_link(struct place_identity *id, uint64_t hash)
     id->chain[id->n++] = hash;
 }
 
-static void read_messages(struct place_identity *id, struct str messages, uint64_t seed)
+static void read_messages(struct json_longs *longs, struct place_identity *id, struct str messages, uint64_t seed)
 {
     struct json_walk w;
     struct str k, v;
     bool front = true;
     if (messages.len == 0)
         return;
-    if (messages.ptr[0] != '[' || json_walk_begin(&w, messages) < 0) {
+    if (messages.ptr[0] != '[' || json_walk_begin(&w, messages, longs) < 0) {
         uint64_t first = id->scaffold ? id->scaffold : seed;
-        add_link(id, hash_content(first, messages, 0));
+        add_link(id, hash_content(longs, first, messages, 0));
         return;
     }
     uint64_t hash = 0;
     while (json_walk_next(&w, &k, &v) == 1) {
-        front = front && is_system(v);
+        front = front && is_system(longs, v);
         if (front) {
-            id->scaffold = hash_value(id->scaffold ? id->scaffold : seed, v, 0);
+            id->scaffold = hash_value(longs, id->scaffold ? id->scaffold : seed, v, 0);
             id->scaffold_tokens += v.len / PLACE_BYTES_PER_TOKEN;
             continue;
         }
-        hash = hash_value(hash ? hash : id->scaffold ? id->scaffold : seed, v, 0);
+        hash = hash_value(longs, hash ? hash : id->scaffold ? id->scaffold : seed, v, 0);
         add_link(id, hash);
     }
 }
@@ -227,6 +227,8 @@ const char *place_dialect_name(enum place_dialect d)
 void place_identify(struct str path, const struct http_head *head, struct str body, const struct place_names *names, uint64_t seed, struct place_identity *ret)
 {
     struct body b = {0};
+    struct json_longs longs;
+    longs.n = 0; /* the rest is written before it is read */
     ret->dialect = place_dialect_of(head->method, path);
     ret->stream = ret->pinned = false;
     ret->scaffold = ret->scaffold_tokens = ret->hint = ret->flow = 0;
@@ -234,7 +236,7 @@ void place_identify(struct str path, const struct http_head *head, struct str bo
     ret->tokens = body.len / PLACE_BYTES_PER_TOKEN + 1;
     if (ret->dialect == PLACE_OTHER)
         return;
-    read_body(body, &b);
+    read_body(&longs, body, &b);
     ret->stream = str_eq_c(b.stream, "true");
     ret->pinned = b.slot.len > 0;
     ret->hint = hint_of(head, &b, names, seed);
@@ -242,10 +244,10 @@ void place_identify(struct str path, const struct http_head *head, struct str bo
         struct str parts[] = {b.system, b.tools};
         for (size_t i = 0; i < BASE_COUNT(parts); i++)
             if (parts[i].len) {
-                ret->scaffold = hash_content(ret->scaffold ? ret->scaffold : seed, parts[i], 0);
+                ret->scaffold = hash_content(&longs, ret->scaffold ? ret->scaffold : seed, parts[i], 0);
                 ret->scaffold_tokens += parts[i].len / PLACE_BYTES_PER_TOKEN;
             }
-        read_messages(ret, b.messages, seed);
+        read_messages(&longs, ret, b.messages, seed);
     }
     struct str user = b.user.len > 2 && b.user.ptr[0] == '"' && b.user.len <= PLACE_HINT_MAX ? b.user : (struct str){0};
     ret->flow = ret->hint ? ret->hint : user.len ? place_hash(seed ^ 2, user) : ret->n ? ret->chain[0] : 0;

@@ -124,7 +124,7 @@ static void test_walk(void **state)
         base_autobuf struct buf got = BUF_INIT(256);
         struct json_walk w;
         struct str key, value;
-        int r = json_walk_begin(&w, str_of(cases[i].text));
+        int r = json_walk_begin(&w, str_of(cases[i].text), NULL);
         while (r >= 0 && (r = json_walk_next(&w, &key, &value)) == 1) {
             buf_add_str(&got, key);
             buf_add_char(&got, '=');
@@ -134,6 +134,48 @@ static void test_walk(void **state)
         if (r != cases[i].end || !str_eq_c(buf_str(&got), cases[i].found))
             fail_msg("'%s': %d, \"%s\"", cases[i].text, r, got.ptr ? got.ptr : "");
     }
+}
+
+/* All keys and values below text, as hashes of where they are. */
+static uint64_t walk_all(struct str text, struct json_longs *longs, unsigned depth)
+{
+    struct json_walk w;
+    struct str key, value;
+    uint64_t sum = 0;
+    int r = json_walk_begin(&w, text, longs);
+    while (r >= 0 && depth && (r = json_walk_next(&w, &key, &value)) == 1)
+        sum = sum * 31 + (uint64_t)(uintptr_t)key.ptr + key.len * 7 + (uint64_t)(uintptr_t)value.ptr * 3 + value.len + walk_all(value, longs, depth - 1);
+    return sum * 31 + (uint64_t)r;
+}
+
+/* What is remembered of long strings changes nothing of what is found, and is used. */
+static void test_long_strings(void **state)
+{
+    (void)state;
+    static const char *const ends[] = {"", "\\\"", "\\\\", "\\\\\\\"", "]}", "\\\",\\\"k\\\":1"};
+    base_autobuf struct buf text = BUF_INIT(1 << 20);
+    buf_add_c(&text, "{\"a\":[");
+    for (size_t i = 0; i < JSON_LONGS_MAX + 8; i++) {
+        buf_addf(&text, "%s{\"t\":\"", i ? "," : "");
+        for (size_t k = 0; k < JSON_LONG_BYTES - 3 + i % 7; k++)
+            buf_add_char(&text, 'x');
+        buf_addf(&text, "%s\",\"n\":[%zu]}", ends[i % BASE_COUNT(ends)], i);
+    }
+    buf_add_c(&text, "],\"z\":\"end\"}");
+    struct json_longs longs = {0};
+    uint64_t want = walk_all(buf_str(&text), NULL, 6);
+    assert_int_equal(walk_all(buf_str(&text), &longs, 6), want);
+    assert_int_equal(longs.n, JSON_LONGS_MAX);
+    assert_int_equal(walk_all(buf_str(&text), &longs, 6), want);
+    for (size_t i = 0; i < longs.n; i++) {
+        assert_int_equal(*longs.list[i].begin, '"');
+        assert_int_equal(longs.list[i].end[-1], '"');
+        assert_true(longs.list[i].end - longs.list[i].begin > JSON_LONG_BYTES);
+    }
+    /* a part that ends within one is broken all the same */
+    struct str cut = {longs.list[0].begin - 5, (size_t)(longs.list[0].end - longs.list[0].begin)};
+    assert_int_equal(*cut.ptr, '{');
+    assert_int_equal(walk_all(cut, &longs, 1), walk_all(cut, NULL, 1));
 }
 
 int main(void)
@@ -147,6 +189,7 @@ int main(void)
         cmocka_unit_test(test_deep_text_needs_no_stack),
         cmocka_unit_test(test_string),
         cmocka_unit_test(test_walk),
+        cmocka_unit_test(test_long_strings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  *
  * Bodies of requests: what is refused before it is read, what goes to a file and comes out of it, what is left when it goes wrong, and how much memory all of it takes.
  */
+#define RIG_LIMIT_MS 120000 /* gigabytes go by, on a machine that may have other work */
 #include "proxy_rig.h"
 
 #include <dirent.h>
