@@ -2,7 +2,7 @@
  *
  * Bodies of requests: what is refused before it is read, what goes to a file and comes out of it, what is left when it goes wrong, and how much memory all of it takes.
  */
-#define RIG_LIMIT_MS 120000 /* gigabytes go by, on a machine that may have other work */
+#define RIG_LIMIT_MS 120000 /* much goes to a disk that may have other work */
 #include "proxy_rig.h"
 
 #include <dirent.h>
@@ -389,8 +389,8 @@ static void test_queue_is_full(void **state)
 /* ---- memory -------------------------------------------------------------------------------------------------------- */
 
 #define CROWD 64
-#define EACH (32 * MIB)
-#define ALLOWED (100 * MIB) /* of 2 GiB; three limits of what connections may have queued, and a body that is looked at */
+#define EACH (8 * MIB)
+#define ALLOWED (64 * MIB) /* of 512; limits of what connections may have queued, and a body that is looked at */
 
 static struct sender {
     struct client c;
