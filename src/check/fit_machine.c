@@ -194,7 +194,7 @@ static int declared_devices(struct check_plan *p, struct check_machine *m, struc
     m->declared = true;
     m->live = p->state->options.now && m->here;
     if (h->n_devices > FIT_DEVICES_MAX)
-        return err_set(err, -E2BIG, "host '%s' has %zu devices, at most %d are planned for", h->name, h->n_devices, FIT_DEVICES_MAX);
+        return err_set(err, -E2BIG, "host '%s' has %zu devices, and llama.cpp uses at most %d: leave some out", h->name, h->n_devices, FIT_DEVICES_MAX);
     /* a machine that cannot be read is planned as declared */
     if (m->here && check_hw(p, &ignored) < 0)
         check_machine_note(p, m, "this machine cannot be read: %s", ignored.text);

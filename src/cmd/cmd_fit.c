@@ -116,7 +116,7 @@ static int show_plan(const struct cmd *c, const struct cmd_args *a, const struct
 /* What is asked beside the plan; the number of them. */
 static unsigned questions(const struct cmd *c, const struct cmd_args *a)
 {
-    static const char *const names[] = {"table", "solve", "measure", "observe", "explain-log", "known-bad"};
+    static const char *const names[] = {"table", "solve", "measure", "observe", "explain-log", "known-bad", "not-bad"};
     unsigned n = 0;
     for (size_t i = 0; i < BASE_COUNT(names); i++)
         n += cmd_given(c, a, names[i]);
@@ -138,7 +138,7 @@ static int answer(struct fit_session *s, const struct cmd *c, const struct cmd_a
         return fit_solve_show(s, &q);
     if (!questions(c, a))
         return show_plan(c, a, &q.view);
-    const char *option = cmd_given(c, a, "table") ? "table" : cmd_given(c, a, "measure") ? "measure" : cmd_given(c, a, "known-bad") ? "known-bad" : "explain-log";
+    const char *option = cmd_given(c, a, "table") ? "table" : cmd_given(c, a, "measure") ? "measure" : cmd_given(c, a, "known-bad") ? "known-bad" : cmd_given(c, a, "not-bad") ? "not-bad" : "explain-log";
     code = one_service(s, c, only, option, &q.need);
     if (code != CMD_OK)
         return code;
@@ -146,6 +146,8 @@ static int answer(struct fit_session *s, const struct cmd *c, const struct cmd_a
         return fit_table_show(s, &q);
     if (cmd_given(c, a, "known-bad"))
         return fit_record_bad(s, &q);
+    if (cmd_given(c, a, "not-bad"))
+        return fit_forget_bad(s, &q);
     if (cmd_given(c, a, "explain-log"))
         return fit_explain(s, &q);
     code = fit_measure(s, &q);
@@ -186,7 +188,7 @@ static int run_fit(const struct cmd *c, int argc, char **argv)
     if (!cmd_parse(c, argc, argv, 0, 1, &a, &code))
         return code;
     if (questions(c, &a) > 1)
-        return cmd_usage(c, "one question at a time: --table, --solve, --measure, --observe, --explain-log or --known-bad");
+        return cmd_usage(c, "one question at a time: --table, --solve, --measure, --observe, --explain-log, --known-bad or --not-bad");
     if (cmd_given(c, &a, "want") && !cmd_given(c, &a, "solve"))
         return cmd_usage(c, "--want goes with --solve");
     enum fit_axis axis;
@@ -216,7 +218,7 @@ const struct cmd cmd_fit = {
         "beats, the recommended one as a part of a fleet file and as the engine's command line. --want says what counts most.\n\n"
         "--measure asks the installed engine itself, on a copy of the header without weights, for the compute buffers of this build, model and shape, and keeps what it learns in the ledger; it takes seconds. --observe reads the logs and device memory of "
         "the services that run and keeps that. --explain-log compares an engine's log with the plan, term by term, and exits 1 when a term is off. Later plans use what was measured and say so.\n\n"
-        "--known-bad records the service's shape as bad for a reason that no arithmetic shows: it is never proposed again.",
+        "--known-bad records the service's shape as bad for a reason that no arithmetic shows: it is never proposed again, until --not-bad takes that back.",
     .examples = "berth fit\n"
                 "berth fit medium --svg fit.svg\n"
                 "berth fit medium --table split\n"
@@ -239,6 +241,7 @@ const struct cmd cmd_fit = {
             {0, "observe", NULL, "learn from the services that run"},
             {0, "explain-log", "FILE", "compare an engine's log with the plan"},
             {0, "known-bad", "REASON", "record the shape as one never to propose"},
+            {0, "not-bad", NULL, "take that back"},
         },
     .run = run_fit,
 };

@@ -184,7 +184,7 @@ static int solve(struct init *in, const struct check_plan *p, struct arena *a, b
         inputs[i].host = &n->machine->memory;
         space_of(n, &spaces[i]);
     }
-    if (fit_solve_each(inputs, p->n_needs, spaces, a, &choices, &n_points, &err) < 0)
+    if (fit_solve(inputs, p->n_needs, spaces, a, &choices, &n_points, &err) < 0)
         return cmd_fail(CMD_FAILED, &err);
     *ret_fits = n_points > 0;
     for (size_t i = 0; n_points && i < p->n_needs; i++) {

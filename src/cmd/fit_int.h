@@ -114,6 +114,7 @@ int fit_measure(struct fit_session *s, const struct fit_question *q); /* s->plan
 int fit_observe(struct fit_session *s, const struct fit_question *q);
 int fit_explain(struct fit_session *s, const struct fit_question *q);
 int fit_record_bad(struct fit_session *s, const struct fit_question *q);
+int fit_forget_bad(struct fit_session *s, const struct fit_question *q);
 /* Prints and frees. */
 int fit_print_json(struct json_out *o);
 

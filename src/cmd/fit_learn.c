@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * berth fit --measure, --observe, --explain-log, --known-bad: where the plan meets the engine. What is learnt goes into the ledger, under the build, the model's headers and the hardware that it belongs to.
+ * berth fit --measure, --observe, --explain-log, --known-bad, --not-bad: where the plan meets the engine. What is learnt goes into the ledger, under the build, the model's headers and the hardware that it belongs to.
  */
 #include "fit_int.h"
 
@@ -409,6 +409,27 @@ int fit_record_bad(struct fit_session *s, const struct fit_question *q)
         return cmd_fail(CMD_FAILED, &err);
     base_autobuf struct buf out = BUF_INIT(16384);
     buf_addf(&out, "%s is recorded as bad: %s\n", n->service->name, shape.ptr);
+    return cmd_print(buf_str(&out));
+}
+
+int fit_forget_bad(struct fit_session *s, const struct fit_question *q)
+{
+    base_autobuf struct buf shape = BUF_INIT(8192), out = BUF_INIT(16384);
+    struct check_need *n = NULL;
+    uint64_t count = 0;
+    struct err err;
+    int code = with_ledger(s, q->need->service->name, &n);
+    if (code != CMD_OK || !n)
+        return code;
+    fit_shape_text(n, &shape);
+    if (buf_status(&shape) < 0)
+        return no_memory();
+    const struct ledger_query bad = {.kind = "known-bad", .model = n->key.model, .shape = shape.ptr}; /* of whatever build, as it holds for all */
+    if (ledger_forget(s->ledger, &bad, &count, &err) < 0)
+        return cmd_fail(CMD_FAILED, &err);
+    if (!count)
+        return cmd_failf(CMD_FAILED, "%s was not recorded as bad in this shape: %s", n->service->name, shape.ptr);
+    buf_addf(&out, "%s is not recorded as bad any more: %s\n", n->service->name, shape.ptr);
     return cmd_print(buf_str(&out));
 }
 

@@ -183,7 +183,7 @@ static int solve_group(struct fit_session *s, const struct check_machine *m, enu
             sp->known_bad = bad;
         }
         if (r == 0)
-            r = fit_solve_each(g->inputs, g->n, g->spaces, a, &g->choices, &g->n_points, err);
+            r = fit_solve(g->inputs, g->n, g->spaces, a, &g->choices, &g->n_points, err);
     }
     if (r == 0)
         recommend(g, want, spare);

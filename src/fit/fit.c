@@ -21,7 +21,7 @@ const char *fit_term_text(enum fit_term t)
 static int check_devices(const struct fit_input *in, struct err *err)
 {
     if (in->n_devices > FIT_DEVICES_MAX)
-        return err_set(err, -EINVAL, "%zu devices, at most %d are planned for", in->n_devices, FIT_DEVICES_MAX);
+        return err_set(err, -EINVAL, "%zu devices, and llama.cpp uses at most %d: leave some out", in->n_devices, FIT_DEVICES_MAX);
     for (size_t i = 0; i < in->n_devices; i++)
         if (!in->devices[i].name || in->devices[i].name[0] == 0)
             return err_set(err, -EINVAL, "device %zu has no name", i + 1);
@@ -370,43 +370,4 @@ int fit_saved_state(const struct fit_input *in, uint64_t tokens, uint64_t *ret_t
     }
     a = arena_free(a);
     return r;
-}
-
-int fit_largest_context_prepared(const struct fit_prepared *p, const struct fit_shape *s, uint32_t *ret, struct err *err)
-{
-    struct fit_shape shape = *s;
-    struct fit_result r;
-    int e = check_shape(&p->in, s, err);
-    if (e < 0)
-        return e;
-    uint64_t step = s->unified || s->slots == 0 ? FIT_CELLS : (uint64_t)FIT_CELLS * s->slots;
-    uint64_t trained = p->in.target->context_trained ? p->in.target->context_trained : INT32_MAX;
-    uint64_t most = fit_mul(trained, s->slots);
-    /* beyond what the model was trained for there is nothing to gain */
-    uint64_t low = 0, high = (most > INT32_MAX ? INT32_MAX : most) / step + 1;
-    while (high - low > 1) {
-        uint64_t middle = low + (high - low) / 2;
-        shape.context = (uint32_t)(middle * step);
-        e = fit_predict_prepared(p, &shape, NULL, &r, err);
-        if (e < 0)
-            return e;
-        if (r.fits)
-            low = middle;
-        else
-            high = middle;
-    }
-    *ret = (uint32_t)(low * step);
-    return 0;
-}
-
-int fit_largest_context(const struct fit_input *in, struct arena *a, uint32_t *ret, struct err *err)
-{
-    if (!in->shape)
-        return err_set(err, -EINVAL, "no shape to fit");
-    struct fit_prepared *p = NULL;
-    int r = fit_prepare(in, a, &p, err);
-    if (r < 0)
-        return r;
-    assert(p);
-    return fit_largest_context_prepared(p, in->shape, ret, err);
 }

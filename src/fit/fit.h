@@ -11,7 +11,7 @@
 #include <fleet/fleet.h>
 #include <model/model.h>
 
-#define FIT_DEVICES_MAX 16
+#define FIT_DEVICES_MAX 16 /* as many as llama.cpp uses (llama_max_devices) */
 #define FIT_SERVICES_MAX 32
 #define FIT_OVERRIDES_MAX 64
 #define FIT_DRAFT_OVERRIDES_MAX 16
@@ -153,7 +153,6 @@ struct fit_note {
     const char *rule;   /* "kv-type", "drafter-window": stable names, listed in docs/fit.md */
     const char *text;   /* what, why, what to do */
 };
-const char *fit_rule_name(size_t i); /* all rules in order; NULL at the end */
 /* A refusal that stays whatever a solver varies: its search would end with nothing. */
 bool fit_note_stays(const struct fit_note *n);
 
@@ -179,8 +178,6 @@ int fit_predict(const struct fit_input *in, struct arena *a, struct fit_result *
 
 /* Bytes of one saved sequence state of n tokens (law 6.1): target and, when there is one, drafter. */
 int fit_saved_state(const struct fit_input *in, uint64_t tokens, uint64_t *ret_target, uint64_t *ret_draft, struct err *err) BASE_MUST_USE;
-/* Largest context (a multiple of 256 per slot) that still fits with everything else as it is; 0 none. */
-int fit_largest_context(const struct fit_input *in, struct arena *a, uint32_t *ret, struct err *err) BASE_MUST_USE;
 
 /* ---- the same, many times ------------------------------------------------------------------------------------------- */
 
@@ -191,7 +188,6 @@ int fit_prepare(const struct fit_input *in, struct arena *a, struct fit_prepared
 /* As fit_predict for the prepared input with another shape, whose overrides are not read: the prepared ones hold. Takes microseconds. a NULL: nothing is allocated and notes have "" as text. Several threads may use
  * one prepared object. */
 int fit_predict_prepared(const struct fit_prepared *p, const struct fit_shape *s, struct arena *a, struct fit_result *ret, struct err *err) BASE_MUST_USE;
-int fit_largest_context_prepared(const struct fit_prepared *p, const struct fit_shape *s, uint32_t *ret, struct err *err) BASE_MUST_USE;
 
 /* ---- speed ------------------------------------------------------------------------------------------------------------ */
 
@@ -257,10 +253,9 @@ struct fit_choice {
  * solved together (inputs in one array, all with the same devices; choices then hold one entry for each service, in order, whose `left` is what all of them leave). Of placements two are looked at for each combination: what leaves
  * most, and the fastest when devices differ in bandwidth. *ret: choices of at most FIT_FRONT_MAX points, n_inputs entries each. *ret_n = number of front points; 0: nothing fits. Deterministic.
  * For up to two devices and two services the answer is that of trying everything; beyond, splits are found by exchange and may be short of the best.
+ * spaces: one for each input; want, slack and depth are the first one's, unless a service has its own slack.
  * -EINVAL: a fault of the input, a floor or slack of its own without a reason; -E2BIG: over FIT_SOLVE_COMBINATIONS; -ENOMEM. */
-int fit_solve(const struct fit_input *inputs, size_t n_inputs, const struct fit_space *space, struct arena *a, struct fit_choice **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
-/* As fit_solve with a space for each service; want, slack and depth are the first one's, unless a service has its own slack. */
-int fit_solve_each(const struct fit_input *inputs, size_t n_inputs, const struct fit_space *spaces, struct arena *a, struct fit_choice **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
+int fit_solve(const struct fit_input *inputs, size_t n_inputs, const struct fit_space *spaces, struct arena *a, struct fit_choice **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
 
 /* ---- what a step buys ---------------------------------------------------------------------------------------------------- */
 

@@ -306,5 +306,7 @@ struct fit_rule {
 };
 const struct fit_rule *fit_draft_rules(size_t *ret_n);
 const struct fit_rule *fit_arch_rules(size_t *ret_n);
+/* Names of all rules in order; NULL at the end. The documents list them. */
+const char *fit_rule_name(size_t i);
 void fit_legal(struct fit_run *x);
 void fit_note(struct fit_run *x, enum fit_severity severity, const char *rule, const char *fmt, ...) BASE_PRINTF(4, 5);

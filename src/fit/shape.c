@@ -350,7 +350,7 @@ static int read_split(struct reader *r)
     struct fit_shape *to = r->shape;
     size_t n = h ? h->n_devices : 0;
     if (n > FIT_DEVICES_MAX || from->n_split > FIT_DEVICES_MAX)
-        return err_set(r->err, -EINVAL, "service \"%s\": %zu devices, at most %d are planned for", r->s->name, n > from->n_split ? n : from->n_split, FIT_DEVICES_MAX);
+        return err_set(r->err, -EINVAL, "service \"%s\": %zu devices, and llama.cpp uses at most %d: leave some out", r->s->name, n > from->n_split ? n : from->n_split, FIT_DEVICES_MAX);
     if (!from->split_auto && from->n_split > 0) {
         to->n_split = from->n_split;
         for (size_t i = 0; i < from->n_split; i++)

@@ -525,7 +525,7 @@ static int solve(struct solve *x, const struct fit_input *inputs, const struct f
     return r < 0 ? r : solve_emit(x, a, ret, ret_n);
 }
 
-int fit_solve_each(const struct fit_input *inputs, size_t n_inputs, const struct fit_space *spaces, struct arena *a, struct fit_choice **ret, size_t *ret_n, struct err *err)
+int fit_solve(const struct fit_input *inputs, size_t n_inputs, const struct fit_space *spaces, struct arena *a, struct fit_choice **ret, size_t *ret_n, struct err *err)
 {
     int r = check_inputs(inputs, n_inputs, err);
     if (r < 0)
@@ -541,17 +541,5 @@ int fit_solve_each(const struct fit_input *inputs, size_t n_inputs, const struct
     x->err = err;
     r = solve(x, inputs, spaces, a, ret, ret_n);
     arena_free(scratch);
-    return r;
-}
-
-int fit_solve(const struct fit_input *inputs, size_t n_inputs, const struct fit_space *space, struct arena *a, struct fit_choice **ret, size_t *ret_n, struct err *err)
-{
-    struct fit_space *spaces = calloc(n_inputs ? n_inputs : 1, sizeof(*spaces));
-    if (!spaces)
-        return err_nomem(err);
-    for (size_t i = 0; i < n_inputs; i++)
-        spaces[i] = *space;
-    int r = fit_solve_each(inputs, n_inputs, spaces, a, ret, ret_n, err);
-    free(spaces);
     return r;
 }

@@ -138,7 +138,6 @@ int gguf_whole(const struct gguf *g, struct err *err) BASE_MUST_USE;
 const struct gguf_kv *gguf_kv(const struct gguf *g, size_t i);         /* i < n_kv, in file order */
 const struct gguf_tensor *gguf_tensor(const struct gguf *g, size_t i); /* i < n_tensors, in file order */
 const struct gguf_kv *gguf_find(const struct gguf *g, const char *key);                /* NULL: not there */
-const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name);    /* NULL: not there */
 /* general.architecture; empty when there is none. */
 struct str gguf_arch(const struct gguf *g);
 /* The key "<architecture>.<rest>". */

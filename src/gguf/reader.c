@@ -92,24 +92,6 @@ const struct gguf_kv *gguf_find(const struct gguf *g, const char *key)
     return NULL;
 }
 
-const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name)
-{
-    struct str want = str_of(name);
-    size_t low = 0, high = g->info.n_tensors;
-    while (low < high) {
-        size_t mid = low + (high - low) / 2;
-        const struct gguf_tensor *t = &g->tensors[g->tensor_order[mid]];
-        int r = reader_compare(t->name, want);
-        if (r == 0)
-            return t;
-        if (r < 0)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return NULL;
-}
-
 /* ---- metadata ---------------------------------------------------------------------------------------------------- */
 
 static int read_key(struct gguf *g, struct window *w, size_t i, struct str *ret, struct err *err)

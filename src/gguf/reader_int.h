@@ -78,7 +78,6 @@ struct gguf {
     struct gguf_kv *kvs;
     uint32_t *kv_order;     /* indexes, sorted by key */
     struct gguf_tensor *tensors;
-    uint32_t *tensor_order; /* indexes, sorted by name */
     struct str arch;
 };
 

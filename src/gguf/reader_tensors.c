@@ -194,7 +194,8 @@ int reader_tensors(struct gguf *g, struct window *w, struct err *err)
     if (!size_align(info->header_bytes, info->align, &info->data_off))
         return err_set(err, -EBADMSG, "the header has more bytes than can be counted: the file is damaged");
     size_t twice = n;
-    int r = reader_sort(g, n, tensor_name, &g->tensor_order, &twice, err);
+    uint32_t *order;
+    int r = reader_sort(g, n, tensor_name, &order, &twice, err);
     if (r < 0)
         return r;
     if (twice < n)

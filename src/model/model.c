@@ -155,40 +155,6 @@ struct model *model_free(struct model *m)
     return NULL;
 }
 
-const char *model_cache_text(enum model_cache c)
-{
-    static const char *const text[] = {
-        [MODEL_CACHE_NONE] = "none",
-        [MODEL_CACHE_PLAIN] = "plain",
-        [MODEL_CACHE_SWA] = "sliding window",
-        [MODEL_CACHE_RECURRENT] = "recurrent",
-        [MODEL_CACHE_HYBRID] = "hybrid",
-        [MODEL_CACHE_HYBRID_SWA] = "hybrid with sliding window",
-        [MODEL_CACHE_HYBRID_INDEXER] = "hybrid with indexer",
-        [MODEL_CACHE_INDEXER] = "plain with indexer",
-        [MODEL_CACHE_DSA] = "latent with indexer",
-        [MODEL_CACHE_DSA_SWA] = "latent with indexer and sliding window",
-        [MODEL_CACHE_DEEPSEEK4] = "compressed",
-    };
-
-    return text[c];
-}
-
-const char *model_place_text(enum model_place p)
-{
-    static const char *const text[] = {
-        [MODEL_INPUT] = "input",
-        [MODEL_OUTPUT] = "output",
-        [MODEL_REPEATING] = "repeating",
-        [MODEL_FIRST] = "first layer",
-        [MODEL_PER_BUFFER] = "each device",
-        [MODEL_NEXTN] = "nextn",
-        [MODEL_SKIPPED] = "skipped",
-    };
-
-    return text[p];
-}
-
 /* What one layer is, in the order in which model_kinds says them. */
 enum kind { KIND_FULL, KIND_WINDOW, KIND_RECURRENT, KIND_BOTH, KIND_NO_CACHE, KIND_NEXTN, KINDS };
 

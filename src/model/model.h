@@ -122,14 +122,11 @@ struct model {
 int model_load(const struct gguf *const *parts, size_t n_parts, struct model **ret, struct err *err) BASE_MUST_USE;
 struct model *model_free(struct model *m); /* takes NULL; returns NULL */
 
-/* Whether the architecture is in the table; model_arch walks the table's names in order, NULL at its end. */
+/* Whether the architecture is in the table. */
 bool model_arch_known(struct str arch);
-const char *model_arch(size_t i);
 /* The tensor of that name, or NULL. */
 const struct model_tensor *model_find_tensor(const struct model *m, const char *name);
 /* What the engine allocates a second time on the output device when tied_output is set; NULL when it is not. */
 const struct model_tensor *model_tied_tensor(const struct model *m);
-const char *model_cache_text(enum model_cache c); /* "hybrid" */
-const char *model_place_text(enum model_place p); /* "repeating" */
 /* Appends the layers by kind: "16 full attention, 48 recurrent, 1 nextn". */
 void model_kinds(const struct model *m, struct buf *out);

@@ -101,6 +101,8 @@ struct model_arch_row {
 };
 /* NULL: unknown. */
 const struct model_arch_row *model_arch_row(struct str name);
+/* The table's names in order, NULL at its end. */
+const char *model_arch(size_t i);
 
 /* One load. Arrays have n_block values. */
 struct model_load {

@@ -86,6 +86,12 @@ unwrap() {
 	[ "$(grep -c '^  KV cache ' <<<"$output")" -eq 2 ]
 	grep -qE '^  TERM +RPC4 +RPC5 +RAM$' <<<"$output"
 	[ -z "$(awk 'length > 80' <<<"$output")" ]
+	# and more than the engine can use are refused
+	devices=$(printf '{name: RPC%d, memory: 64GiB}, ' {0..16})
+	sed -i "s/^    devices:.*/    devices: [${devices%, }]/" "$scratch/f.yaml"
+	run_split "$BERTH" fit -f "$scratch/f.yaml" --headers "$scratch/h"
+	[ "$status" -eq 1 ]
+	[ "$errors" = "berth fit: host 'big' has 17 devices, and llama.cpp uses at most 16: leave some out" ]
 }
 
 @test "on a terminal bars are coloured and as wide as it is; NO_COLOR has letters" {
@@ -430,6 +436,18 @@ machine() {
 		a, b = (json.load(open(f))[0] for f in sys.argv[1:])
 		assert a["recommended"] != b["recommended"]
 	EOT
+	# of the two records one is taken back
+	run_split "$BERTH" fit -f $box --headers "$scratch/h" --not-bad
+	[ "$status" -eq 0 ]
+	[[ $output == "medium is not recorded as bad any more: 2 slots of 131,072 tokens"* ]]
+	run_split "$BERTH" fit -f $box --headers "$scratch/h"
+	[[ $output != *"page faults"* ]]
+	run_split "$BERTH" fit -f "$scratch/solved.yaml" --headers "$scratch/h"
+	unwrap
+	[[ $output == *"bad slow (recorded "* ]]
+	run_split "$BERTH" fit -f $box --headers "$scratch/h" --not-bad
+	[ "$status" -eq 1 ]
+	[[ $errors == "berth fit: medium was not recorded as bad in this shape: 2 slots of "* ]]
 }
 
 @test "--families: whether replicas keep the conversations that they are to serve" {

@@ -4,7 +4,7 @@
  *
  * Input: architecture (1 byte), blocks (2), then records of key (1), kind (1: 0 scalar, 1 array for all blocks, else array of kind values) and the value (4) or values (1 each, of which 255 stands for UINT32_MAX).
  */
-#include <model/model.h>
+#include <model/model_int.h>
 
 #include "../unit/memory_source.h"
 
@@ -70,6 +70,8 @@ static int write_header(struct input *in, struct buf *head, uint64_t *ret_data)
     while (model_arch(n_archs))
         n_archs++;
     arch = model_arch(take(in, 1) % n_archs);
+    if (!arch)
+        abort();
     blocks = take(in, 2) % 600;
     which = take(in, 1);
     gguf_put_str(w, "general.architecture", str_of(arch));

@@ -4,6 +4,8 @@
  */
 #include "fit_aid.h"
 
+#include "../../src/fit/fit_int.h"
+
 /* Models that the cases take their pick of. */
 static struct model *llama, *gemma, *moe, *hybrid27, *windowed, *whole, *dspark, *dspark_bare, *mla, *tiny, *odd_heads, *stranger, *jamba, *grok, *encoder, *llama4, *table, *assistant, *kimi, *wide;
 

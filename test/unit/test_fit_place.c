@@ -522,20 +522,6 @@ static void prepared(void **state)
         r.notes[i].text = x.r.notes[i].text;
     }
     assert_memory_equal(&r, &x.r, sizeof(r));
-
-    uint32_t most = 0;
-    x.devices[0].free_bytes = 14 * GIB;
-    assert_int_equal(fit_largest_context(&x.in, x.a, &most, &x.err), 0);
-    assert_int_equal(most % (3 * 256), 0);
-    x.shape.context = most;
-    rig_predict(&x);
-    assert_true(x.r.fits);
-    x.shape.context = most + 3 * 256;
-    rig_predict(&x);
-    assert_false(x.r.fits);
-    x.devices[0].free_bytes = GIB;
-    assert_int_equal(fit_largest_context(&x.in, x.a, &most, &x.err), 0);
-    assert_int_equal(most, 0);
     rig_done(&x);
     m = model_free(m);
 }

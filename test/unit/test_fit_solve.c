@@ -111,9 +111,12 @@ static size_t same_front(const struct fit_input *in, size_t n, const struct fit_
     struct fit_choice *choices = NULL;
     size_t n_choices = 0;
     struct err err = {0};
+    struct fit_space spaces[FIT_SERVICES_MAX];
 
     twin_run(&t);
-    if (fit_solve(in, n, f, arena, &choices, &n_choices, &err) < 0)
+    for (size_t i = 0; i < n; i++)
+        spaces[i] = *f;
+    if (fit_solve(in, n, spaces, arena, &choices, &n_choices, &err) < 0)
         fail_msg("seed %llu: %s", (unsigned long long)seed, err.text);
     bool same = n_choices == (t.n_front < FIT_FRONT_MAX ? t.n_front : FIT_FRONT_MAX);
     for (size_t i = 0; i < n_choices; i++) {
@@ -552,7 +555,7 @@ static void test_services_share(void **state)
     make_box(&b, 77, 2, 2, false, 140);
     const struct fit_space spaces[2] = {{.split = true, .contexts = {1024, 2048, 4096}, .n_contexts = 3}, {.split = true, .slots = {1, 2, 4}, .n_slots = 3, .slack_bytes = 1}};
 
-    assert_int_equal(fit_solve_each(b.in, 2, spaces, arena, &c, &n, NULL), 0);
+    assert_int_equal(fit_solve(b.in, 2, spaces, arena, &c, &n, NULL), 0);
     assert_true(n > 0);
     for (size_t i = 0; i < n; i++) {
         const struct fit_choice *one = &c[2 * i], *two = one + 1;
@@ -575,9 +578,9 @@ static void test_three_services(void **state)
     size_t n = 0;
     make_box(&b, 78, 2, 2, false, 200);
     const struct fit_input in[3] = {b.in[0], b.in[1], b.in[0]};
-    const struct fit_space f = {.split = true, .contexts = {1024, 2048}, .n_contexts = 2};
+    const struct fit_space f = {.split = true, .contexts = {1024, 2048}, .n_contexts = 2}, spaces[3] = {f, f, f};
 
-    assert_int_equal(fit_solve(in, 3, &f, arena, &c, &n, NULL), 0);
+    assert_int_equal(fit_solve(in, 3, spaces, arena, &c, &n, NULL), 0);
     assert_true(n > 0);
     for (size_t i = 0; i < n; i++)
         for (int d = 0; d < 2; d++) {
@@ -602,7 +605,7 @@ static void test_faults_of_input(void **state)
 
     assert_int_equal(fit_solve(b.in, 0, &f, arena, &c, &n, &err), -EINVAL);
     const struct fit_input apart[2] = {b.in[0], other.in[0]};
-    assert_int_equal(fit_solve(apart, 2, &f, arena, &c, &n, &err), -EINVAL);
+    assert_int_equal(fit_solve(apart, 2, (const struct fit_space[]){f, f}, arena, &c, &n, &err), -EINVAL);
     assert_non_null(strstr(err.text, "other devices"));
     struct fit_input none = b.in[0];
     none.shape = NULL;
@@ -618,7 +621,7 @@ static void test_faults_of_input(void **state)
     f.n_slots = 16;
     for (uint32_t i = 0; i < 16; i++)
         f.slots[i] = i + 1;
-    assert_int_equal(fit_solve(b.in, 2, &f, arena, &c, &n, &err), -E2BIG);
+    assert_int_equal(fit_solve(b.in, 2, (const struct fit_space[]){f, f}, arena, &c, &n, &err), -E2BIG);
     assert_non_null(strstr(err.text, "fewer"));
     f.n_contexts = 1;
     f.slots[0] = 1000;

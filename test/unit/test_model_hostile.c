@@ -4,6 +4,8 @@
  */
 #include "model_aid.h"
 
+#include "../../src/model/model_int.h"
+
 #define MAX UINT32_MAX
 
 /* A sound model of an architecture, with `key` set by the case. */
