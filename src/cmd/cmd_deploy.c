@@ -180,7 +180,7 @@ static bool may_have_units(const struct fleet *f, const struct fleet_host *h, co
     for (size_t i = 0; i < f->n_services; i++)
         if (f->services[i].host == h && f->services[i].unit != FLEET_CHILD)
             return true;
-    return false;
+    return f->router.unit == FLEET_SYSTEMD && f->router.host == h;
 }
 
 static const struct fleet_host *find_host(const struct fleet *f, const char *name)

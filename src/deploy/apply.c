@@ -76,7 +76,7 @@ static void tell_gently(struct deploy *d, enum deploy_word what, const char *ser
 
 /* ---- steps ---------------------------------------------------------------------------------------------------- */
 
-static int stop_unit(struct deploy *d, const char *unit, struct err *err)
+int deploy_stop_unit(struct deploy *d, const char *unit, struct err *err)
 {
     const char *const words[] = {"stop", "--", unit, NULL};
     return deploy_systemctl(d, words, STOP_MS, err);
@@ -100,7 +100,7 @@ static int enable(struct deploy *d, const char *path, const char *unit, bool on,
     return is_container(path) ? 0 : deploy_systemctl(d, words, RELOAD_MS, err);
 }
 
-static int start_unit(struct deploy *d, const char *unit, struct err *err)
+int deploy_start_unit(struct deploy *d, const char *unit, struct err *err)
 {
     const char *const reset[] = {"reset-failed", "--", unit, NULL}, *const words[] = {"start", "--", unit, NULL};
     base_ignore(deploy_systemctl(d, reset, RELOAD_MS, NULL)); /* fails when nothing is to be forgotten */
@@ -152,7 +152,7 @@ static int wait_memory(struct deploy *d, struct err *err)
 
 /* ---- forth ------------------------------------------------------------------------------------------------------ */
 
-static int install(struct deploy *d, const struct deploy_item *i, const char *stamp, struct err *err)
+int deploy_install(struct deploy *d, const struct deploy_item *i, const char *stamp, struct err *err)
 {
     int r = 0;
     if (i->old_text)
@@ -181,16 +181,16 @@ static int bring(struct deploy *d, const struct deploy_item *i, const char *stam
         return deploy_prove(d, w, err);
     event_say(d->sink, EVENT_INFO, i->service, "%s: %s", deploy_action_text(i->action), i->reason);
     if (i->was_active)
-        r = stop_unit(d, i->unit, err);
+        r = deploy_stop_unit(d, i->unit, err);
     if (r == 0)
         r = deploy_wait_port(&w->service, err);
     if (r == 0)
-        r = install(d, i, stamp, err);
+        r = deploy_install(d, i, stamp, err);
     if (r == 0 && i->was_active)
         r = wait_memory(d, err);
     if (r < 0)
         return r;
-    return start_unit(d, i->unit, err) < 0 ? deploy_ended(d, w, "it did not start", err) : deploy_prove(d, w, err);
+    return deploy_start_unit(d, i->unit, err) < 0 ? deploy_ended(d, w, "it did not start", err) : deploy_prove(d, w, err);
 }
 
 /* Back among those that clients are sent to, and asked as they ask. */
@@ -206,7 +206,7 @@ static int retire(struct deploy *d, const struct deploy_item *i, const char *sta
     /* copied first: disable can delete a file that is a link */
     int r = deploy_trash(d, stamp, i->old_path, i->unit, err);
     if (r == 0)
-        r = stop_unit(d, i->unit, err);
+        r = deploy_stop_unit(d, i->unit, err);
     if (r == 0)
         r = enable(d, i->old_path, i->unit, false, err);
     if (r == 0)
@@ -221,9 +221,10 @@ static int retire(struct deploy *d, const struct deploy_item *i, const char *sta
 static int put_back(struct deploy *d, const struct deploy_item *i, struct err *err)
 {
     bool other = i->old_path && i->path && strcmp(i->old_path, i->path) != 0;
-    tell_gently(d, DEPLOY_DRAIN, i->service);
+    if (!i->router)
+        tell_gently(d, DEPLOY_DRAIN, i->service);
     event_say(d->sink, EVENT_WARN, i->service, "%s", i->old_text ? "the version before is entered again" : "is taken away again");
-    int r = stop_unit(d, i->unit, err);
+    int r = deploy_stop_unit(d, i->unit, err);
     if (r == 0 && (other || !i->old_text)) {
         r = enable(d, i->path, i->unit, false, err);
         if (r == 0)
@@ -241,7 +242,7 @@ static int put_back(struct deploy *d, const struct deploy_item *i, struct err *e
         r = enable(d, i->old_path, i->unit, true, err);
     if (r == 0 && i->declared)
         r = deploy_wait_port(i->declared, err);
-    return r == 0 && i->old_text && i->was_active ? start_unit(d, i->unit, err) : r;
+    return r == 0 && i->old_text && i->was_active ? deploy_start_unit(d, i->unit, err) : r;
 }
 
 /* Proves what runs again by what the version before declared of it. Where nothing was declared, as after the first deploy, that it runs is all that can be said. */
@@ -284,6 +285,10 @@ static bool are_replicas(const struct deploy *d, const char *a, const char *b)
 
 static int undo(struct deploy *d, struct deploy *before, const struct deploy_item *i, struct err *err)
 {
+    if (i->router) {
+        int e = deploy_front_restore(d, i, err);
+        return e < 0 || i->action == DEPLOY_RELOAD ? e : put_back(d, i, err);
+    }
     int r = put_back(d, i, err);
     if (r == 0 && i->old_text && i->was_active)
         r = prove_back(d, before, i, err);
@@ -345,7 +350,7 @@ static void stamp_now(char out[32])
 static int do_item(struct deploy *d, const struct deploy_item *item, const char *stamp, const struct deploy_item **touched, size_t *n, struct err *err)
 {
     bool retiring = item->action == DEPLOY_RETIRE;
-    int r = retiring || !item->was_active || item->action == DEPLOY_PROVE ? 0 : tell(d, DEPLOY_DRAIN, item->service, err);
+    int r = retiring || item->router || !item->was_active || item->action == DEPLOY_PROVE ? 0 : tell(d, DEPLOY_DRAIN, item->service, err);
     if (r < 0) {
         tell_gently(d, DEPLOY_RESUME, item->service);
         return r;
@@ -353,8 +358,8 @@ static int do_item(struct deploy *d, const struct deploy_item *item, const char 
     if (retiring)
         tell_gently(d, DEPLOY_DRAIN, item->service);
     touched[(*n)++] = item;
-    r = retiring ? retire(d, item, stamp, err) : bring(d, item, stamp, err);
-    if (r == 0 && !retiring)
+    r = retiring ? retire(d, item, stamp, err) : item->router ? deploy_front_bring(d, item, stamp, err) : bring(d, item, stamp, err);
+    if (r == 0 && !retiring && !item->router)
         r = return_to_clients(d, item, err);
     return r == 0 && stop_asked ? err_set(err, -EINTR, "interrupted") : r;
 }
@@ -376,7 +381,7 @@ static int forth(struct deploy *d, const struct deploy_plan *p, const struct dep
                 out->retired++;
             else
                 out->started++;
-            if (r == 0 && !retiring)
+            if (r == 0 && !retiring && !item->router)
                 deploy_collectives_record(d, item->declared);
         }
     return r;

@@ -159,6 +159,8 @@ int deploy_open(const struct deploy_options *o, const struct os_dirs *dirs, stru
         r = store_open(dirs, &d->store, err);
     if (r == 0)
         r = want_all(d, o->only_plan, err);
+    if (r == 0)
+        r = deploy_front_open(d, err);
     if (r < 0)
         deploy_free(d);
     else

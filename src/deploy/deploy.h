@@ -65,6 +65,7 @@ enum deploy_action {
     DEPLOY_CHANGE,  /* another text */
     DEPLOY_INSTALL, /* not there */
     DEPLOY_RETIRE,  /* ours, and no longer declared */
+    DEPLOY_RELOAD,  /* the router: it reads another fleet file, or another build takes over; its process and its streams stay */
 };
 const char *deploy_action_text(enum deploy_action a);
 
@@ -80,6 +81,7 @@ struct deploy_item {
     const char *text, *health; /* wanted */
     const char *old_text, *old_path, *old_health; /* installed */
     bool was_active;
+    bool router;         /* it is the fleet's router, and no service */
 };
 struct deploy_plan {
     struct deploy_item *items;

@@ -10,6 +10,7 @@
  *   collectives.c  whether cards that are to work together were proven to
  *   apply.c     the order of things, and the way back
  *   prove.c     that a unit's engine is what was declared, and that it is the one that answers
+ *   router.c    the fleet's router as a unit
  *   push.c      the same on another machine
  *   status.c    what of a fleet is on this machine
  *   ask.c       the same of many machines at once
@@ -43,6 +44,15 @@ struct deploy_wanted {
     const char *lacks; /* without a text, in a plan: what a deploy brings first */
 };
 
+/* The fleet's router as a unit of this host; unit NULL: it is none. */
+struct deploy_router_unit {
+    const char *unit, *path, *text;
+    const char *folder; /* of the fleet file that it reads: $STATE/fleets/NAME/router */
+    const char *file;   /* in it */
+    const char *yaml, *lock, *old_yaml, *old_lock; /* wanted and there; "" */
+    bool other_build;   /* what runs is not this program */
+};
+
 struct deploy {
     const struct os_dirs *dirs;
     const struct event_sink *sink;
@@ -59,6 +69,7 @@ struct deploy {
     const char *unit_dir, *quadlet_dir;
     struct deploy_wanted *wanted;
     size_t n_wanted;
+    struct deploy_router_unit front;
 };
 
 /* Which of its hosts this machine is; name as in struct deploy_options. */
@@ -92,6 +103,31 @@ void deploy_journal(const struct deploy *d, const char *invocation, struct buf *
 
 /* Appends the lines that differ, commands with a line for each flag, and the names of what differs: "-c, Environment"; nothing when only comments do. */
 void deploy_diff(struct str before, struct str after, struct buf *lines, struct buf *keys);
+
+/* ---- plan.c ---- */
+
+/* Reads a unit's file: *ret NULL when there is none. -EEXIST when it is not ours. */
+int deploy_read_own(struct deploy *d, const char *path, const char *service, const char **ret, struct err *err) BASE_MUST_USE;
+
+/* ---- gates.c ---- */
+
+/* Whether this machine's tools accept a unit's text that is to stand at path_then. */
+int deploy_gate_text(struct deploy *d, const char *path_then, const char *text, enum unit_form form, struct err *err) BASE_MUST_USE;
+
+/* ---- apply.c ---- */
+
+int deploy_install(struct deploy *d, const struct deploy_item *i, const char *stamp, struct err *err) BASE_MUST_USE;
+int deploy_start_unit(struct deploy *d, const char *unit, struct err *err) BASE_MUST_USE;
+int deploy_stop_unit(struct deploy *d, const char *unit, struct err *err) BASE_MUST_USE;
+
+/* ---- router.c ---- */
+
+int deploy_front_open(struct deploy *d, struct err *err) BASE_MUST_USE;
+int deploy_front_plan(struct deploy *d, bool interrupted, struct deploy_item *item, struct err *err) BASE_MUST_USE;
+int deploy_front_gate(struct deploy *d, const struct deploy_item *item, struct err *err) BASE_MUST_USE;
+int deploy_front_bring(struct deploy *d, const struct deploy_item *i, const char *stamp, struct err *err) BASE_MUST_USE;
+/* Before or instead of putting its unit back: what it read before. */
+int deploy_front_restore(struct deploy *d, const struct deploy_item *i, struct err *err) BASE_MUST_USE;
 
 /* ---- prove.c ---- */
 

@@ -112,19 +112,24 @@ static int gate_credentials(struct deploy *d, struct deploy_wanted *w, struct er
 }
 
 /* The tools of this very machine read the unit, in a folder that nothing is started from. */
-static int gate_unit(struct deploy *d, struct deploy_wanted *w, struct err *err)
+int deploy_gate_text(struct deploy *d, const char *path_then, const char *text, enum unit_form form, struct err *err)
 {
     char folder[] = "/tmp/berth-unit-XXXXXX";
-    const char *name = strrchr(w->path, '/') + 1;
+    const char *name = strrchr(path_then, '/') + 1;
     if (!mkdtemp(folder))
         return err_sys(err, -errno, "cannot make a folder");
     os_autoclose int fd = os_open_dir(folder, err);
     const char *path = arena_printf(d->arena, "%s/%s", folder, name);
-    int r = fd < 0 ? fd : path ? os_write_atomic(fd, name, w->text, strlen(w->text), 0644, err) : err_nomem(err);
+    int r = fd < 0 ? fd : path ? os_write_atomic(fd, name, text, strlen(text), 0644, err) : err_nomem(err);
     if (r == 0)
-        r = run_unit_verify(path, w->form, d->host->scope, err);
+        r = run_unit_verify(path, form, d->host->scope, err);
     base_ignore(os_remove_path(folder, NULL)); /* it is below /tmp */
     return r;
+}
+
+static int gate_unit(struct deploy *d, struct deploy_wanted *w, struct err *err)
+{
+    return deploy_gate_text(d, w->path, w->text, w->form, err);
 }
 
 /* ---- port ------------------------------------------------------------------------------------------------------ */
@@ -238,12 +243,16 @@ int deploy_gates(struct deploy *d, const struct deploy_plan *p, struct err *err)
     struct gates g = {.d = d, .first = err};
     struct err why;
     bool any = false;
+    int r;
     for (size_t i = 0; i < p->n; i++)
-        if (is_todo(&p->items[i])) {
+        if (is_todo(&p->items[i]) && p->items[i].router) {
+            if ((r = deploy_front_gate(d, &p->items[i], &why)) < 0)
+                shut(&g, r, "router", p->items[i].service, &why);
+        } else if (is_todo(&p->items[i])) {
             service_gates(&g, p, &p->items[i]);
             any = true;
         }
-    int r = any ? deploy_fit(d, &why) : 0;
+    r = any ? deploy_fit(d, &why) : 0;
     if (r < 0)
         shut(&g, r, "fit", d->host->name, &why);
     return g.r;

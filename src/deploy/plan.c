@@ -14,7 +14,7 @@
 
 const char *deploy_action_text(enum deploy_action a)
 {
-    static const char *const texts[] = {[DEPLOY_KEEP] = "keep", [DEPLOY_PROVE] = "prove", [DEPLOY_START] = "start", [DEPLOY_CHANGE] = "change", [DEPLOY_INSTALL] = "install", [DEPLOY_RETIRE] = "retire"};
+    static const char *const texts[] = {[DEPLOY_KEEP] = "keep", [DEPLOY_PROVE] = "prove", [DEPLOY_START] = "start", [DEPLOY_CHANGE] = "change", [DEPLOY_INSTALL] = "install", [DEPLOY_RETIRE] = "retire", [DEPLOY_RELOAD] = "reload"};
     return texts[a];
 }
 
@@ -28,8 +28,7 @@ size_t deploy_plan_todo(const struct deploy_plan *p)
 
 /* ---- what is installed --------------------------------------------------------------------------------------------- */
 
-/* Reads a unit's file: *ret NULL when there is none. -EEXIST when it is not ours. */
-static int read_own(struct deploy *d, const char *path, const char *service, const char **ret, struct err *err)
+int deploy_read_own(struct deploy *d, const char *path, const char *service, const char **ret, struct err *err)
 {
     base_autobuf struct buf text = BUF_INIT(DEPLOY_FILE_MAX);
     struct unit_owner o;
@@ -110,8 +109,8 @@ static int plan_wanted(struct deploy *d, const struct deploy_wanted *w, bool int
     *item = (struct deploy_item){.service = w->name, .unit = w->unit, .path = w->path, .declared = &w->service, .text = w->text, .health = w->health, .old_path = w->path};
     if (!other)
         return err_nomem(err);
-    int r = read_own(d, w->path, w->name, &item->old_text, err);
-    if (r == 0 && !item->old_text && (r = read_own(d, other, w->name, &item->old_text, err)) == 0 && item->old_text)
+    int r = deploy_read_own(d, w->path, w->name, &item->old_text, err);
+    if (r == 0 && !item->old_text && (r = deploy_read_own(d, other, w->name, &item->old_text, err)) == 0 && item->old_text)
         item->old_path = other;
     if (r == 0 && w->health_path) {
         base_autobuf struct buf health = BUF_INIT(DEPLOY_FILE_MAX);
@@ -134,6 +133,8 @@ static int plan_wanted(struct deploy *d, const struct deploy_wanted *w, bool int
 
 static bool is_wanted(const struct deploy *d, const char *service)
 {
+    if (d->front.unit && strcmp(service, "router") == 0)
+        return true;
     for (size_t i = 0; i < d->n_wanted; i++)
         if (strcmp(d->wanted[i].name, service) == 0)
             return true;
@@ -199,6 +200,13 @@ int deploy_plan(struct deploy *d, struct deploy_plan *ret, struct err *err)
         r = plan_retired(d, d->unit_dir, &p, &cap, err);
     if (r == 0)
         r = plan_retired(d, d->quadlet_dir, &p, &cap, err);
+    if (r == 0 && d->front.unit) {
+        struct deploy_item *items = arena_grow(d->arena, p.items, p.n + 1, &cap, sizeof *items);
+        if (!items)
+            return err_nomem(err);
+        p.items = items;
+        r = deploy_front_plan(d, p.interrupted, &items[p.n++], err);
+    }
     if (r == 0)
         *ret = p;
     return r;

@@ -248,7 +248,8 @@ struct fleet_document {
 
 struct fleet_router {
     bool declared;
-    const struct fleet_host *host; /* NULL: this machine */
+    const struct fleet_host *host; /* NULL: this machine; never with a unit of its own */
+    enum fleet_unit unit;          /* FLEET_CHILD or FLEET_SYSTEMD */
     const char *address;           /* "127.0.0.1" */
     uint16_t port;                 /* 8080; 0 lets the system choose (tests) */
     const char *socket;            /* absolute path of a unix socket instead of address and port; NULL */

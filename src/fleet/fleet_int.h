@@ -170,7 +170,6 @@ int fleet_read_admin(struct fleet_reader *r, const struct yaml_node *n, void *pa
 int fleet_check_credentials(struct fleet_reader *r, const struct fleet_service *s);
 int fleet_read_credentials(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_keys_file(struct fleet_reader *r, const struct yaml_node *n, void *part);
-int fleet_read_router_unit(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_bodies(struct fleet_reader *r, const struct yaml_node *n, void *part);
 
 /* ---- fleet_listen.c: places that are files ----------------------------------------------------------------------- */

@@ -71,16 +71,6 @@ int fleet_read_keys_file(struct fleet_reader *r, const struct yaml_node *n, void
     return rc < 0 ? rc : fleet_path(r, n, str_of(text), &router->keys_file);
 }
 
-int fleet_read_router_unit(struct fleet_reader *r, const struct yaml_node *n, void *part)
-{
-    (void)part; /* there is one way: nothing to keep */
-    const char *text;
-    int rc = fleet_text(r, n, &text);
-    if (rc == 0 && strcmp(text, "child") != 0)
-        rc = fleet_refuse(r, n, "%s must be 'child', not '%s'", fleet_label(r), fleet_show(r, str_of(text)));
-    return rc;
-}
-
 int fleet_read_bodies(struct fleet_reader *r, const struct yaml_node *n, void *part)
 {
     struct fleet_router *router = part;
@@ -129,6 +119,11 @@ int fleet_rules_router(struct fleet_reader *r)
     if (!o->socket && !fleet_is_loopback(str_of(o->address)) && !o->keys_file)
         return fleet_refuse(r, yaml_get(n, "listen"), "'listen' of the router is '%s', which other machines can reach; add 'keys-file' ('berth key add NAME' fills it) or use '127.0.0.1'",
                             o->address);
+    if (o->unit == FLEET_SYSTEMD && !o->host)
+        return fleet_refuse(r, yaml_get(n, "unit"), "'unit' of the router is 'systemd', and it has no 'host'; name the one that runs it");
+    for (size_t i = 0; o->unit == FLEET_SYSTEMD && i < f->n_services; i++)
+        if (f->services[i].host == o->host && f->services[i].unit == FLEET_CHILD)
+            return fleet_refuse_at(r, f->services[i].pos, "service '%s' is a child of 'berth up', which cannot run beside a router that is a unit of the same host '%s'; give it 'unit: systemd'", f->services[i].name, o->host->name);
     if (o->admin && o->admin_port && !o->socket && o->admin_port == o->port)
         return fleet_refuse(r, yaml_get(n, "admin"), "'admin' of the router has the port of 'listen'; choose another");
     int rc = rules_bodies(r);

@@ -17,6 +17,7 @@
 static const char *const scopes[] = {"system", "user", NULL};
 static const char *const answers[] = {"false", "true", NULL};
 static const char *const units[] = {"child", "systemd", "quadlet", NULL};
+static const char *const router_units[] = {"child", "systemd", NULL};
 static const char *const tristates[] = {"auto", "on", "off", NULL};
 static const char *const starts[] = {"always", "on-demand", NULL};
 static const char *const group_rules[] = {"exclusive", "together", NULL};
@@ -187,7 +188,7 @@ static const struct fleet_key router_keys[] = {
     {.name = "group", .type = FLEET_T_TEXT, .at = AT(fleet_router, group), .check = fleet_check_word},
     {.name = "tls", .type = FLEET_T_OWN, .read = fleet_read_tls},
     {.name = "loops", .type = FLEET_T_NUMBER, .at = AT(fleet_router, loops), .set_at = FLEET_NOWHERE, .min = 1, .max = FLEET_ROUTER_LOOPS_MAX},
-    {.name = "unit", .type = FLEET_T_OWN, .read = fleet_read_router_unit},
+    {.name = "unit", .type = FLEET_T_WORD, .at = AT(fleet_router, unit), .words = router_units},
     {.name = "conversation-headers", .type = FLEET_T_LIST, .at = AT(fleet_router, conversation_headers), .set_at = AT(fleet_router, n_conversation_headers), .min = 1,
      .max = FLEET_HEADERS_MAX, .check = fleet_check_header},
     {.name = "admin", .type = FLEET_T_OWN, .read = fleet_read_admin},

@@ -94,19 +94,49 @@ static uint64_t digest(struct str s)
     return h;
 }
 
+/* The comment, then the body. */
+static int finish(const char *fleet, const char *service, const struct buf *body, struct buf *out, struct err *err)
+{
+    buf_addf(out, "# Made by berth from its fleet file. What is changed here is lost: change the fleet file and run 'berth deploy'.\n");
+    buf_addf(out, OWNER "%s service=%s digest=%016llx\n", fleet, service, (unsigned long long)digest(buf_str(body)));
+    buf_add_str(out, buf_str(body));
+    int r = buf_status(body) < 0 ? buf_status(body) : buf_status(out);
+    return r < 0 ? err_sys(err, r, "the unit of service '%s' cannot be written", service) : 0;
+}
+
 int unit_render(const struct unit_input *in, struct buf *out, struct err *err)
 {
     base_autobuf struct buf body = BUF_INIT(UNIT_TEXT_MAX);
     int r = in->form == UNIT_CONTAINER ? unit_quadlet(in, &body, err) : unit_systemd(in, &body, err);
+    return r < 0 ? r : finish(in->fleet, in->service->name, &body, out, err);
+}
+
+static size_t count(const char *const *words)
+{
+    size_t n = 0;
+    while (words[n])
+        n++;
+    return n;
+}
+
+/* Its supervisor keeps its process through an upgrade, so that systemd sees none. It drops its workers' rights itself. */
+int unit_render_router(const struct unit_router *in, struct buf *out, struct err *err)
+{
+    base_autobuf struct buf body = BUF_INIT(UNIT_TEXT_MAX);
+    buf_addf(&body, "[Unit]\nDescription=router of fleet %s\nDocumentation=man:berth(1)\nWants=network-online.target\nAfter=network-online.target\nStartLimitIntervalSec=0\n\n[Service]\n", in->fleet);
+    unit_key(&body, "Type", "notify");
+    int r = unit_words(&body, "ExecStart", in->start, count(in->start), true, err);
+    if (r == 0)
+        r = unit_words(&body, "ExecReload", in->reload, count(in->reload), true, err);
     if (r < 0)
         return r;
-    if ((r = buf_status(&body)) < 0)
-        return err_sys(err, r, "the unit of service '%s' cannot be written", in->service->name);
-    buf_addf(out, "# Made by berth from its fleet file. What is changed here is lost: change the fleet file and run 'berth deploy'.\n");
-    buf_addf(out, OWNER "%s service=%s digest=%016llx\n", in->fleet, in->service->name, (unsigned long long)digest(buf_str(&body)));
-    buf_add_str(out, buf_str(&body));
-    r = buf_status(out);
-    return r < 0 ? err_sys(err, r, "the unit of service '%s' cannot be written", in->service->name) : 0;
+    unit_key(&body, "KillMode", "mixed");
+    unit_key(&body, "TimeoutStopSec", "45"); /* streams have 30 s */
+    unit_key(&body, "Restart", "always");
+    unit_key(&body, "RestartSec", "1");
+    unit_key(&body, "LimitNOFILE", "1048576"); /* a connection takes one, and one to its replica */
+    buf_addf(&body, "\n[Install]\nWantedBy=%s\n", in->scope == FLEET_USER ? "default.target" : "multi-user.target");
+    return finish(in->fleet, "router", &body, out, err);
 }
 
 /* ---- keys --------------------------------------------------------------------------------------------------- */

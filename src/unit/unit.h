@@ -64,6 +64,13 @@ const char *unit_name(const char *fleet, const char *service, char out[UNIT_NAME
 
 /* The text of the unit. -EINVAL (a word that no unit can hold: a NUL or broken UTF-8), -ENOTSUP (this podman has no quadlets, or lacks a key without which the service would not be what it is declared to be), -E2BIG. */
 int unit_render(const struct unit_input *in, struct buf *out, struct err *err) BASE_MUST_USE;
+/* The fleet's router as a unit: berth's own, which says when it is ready and hands itself over to another build. */
+struct unit_router {
+    const char *fleet;
+    enum fleet_scope scope;
+    const char *const *start, *const *reload; /* argv of each, program first; NULL-terminated */
+};
+int unit_render_router(const struct unit_router *in, struct buf *out, struct err *err) BASE_MUST_USE;
 /* Container only: the file of its health check, which the container runs as a program; a command in the unit's text would go through three sets of quotes. */
 int unit_render_health(const struct unit_input *in, struct buf *out, struct err *err) BASE_MUST_USE;
 

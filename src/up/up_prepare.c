@@ -213,7 +213,7 @@ static int bind_router(struct up *u, struct err *err)
     struct os_socket passed[OS_SOCKETS_MAX];
     size_t n = 0;
     const struct fleet_router *r = &u->fleet->router;
-    u->router.wanted = u->o->router_only || !(r->host && r->host->ssh);
+    u->router.wanted = u->o->router_only || (r->unit == FLEET_CHILD && !(r->host && r->host->ssh));
     if (!u->router.wanted)
         return 0;
     int rc = proxy_tls_read(u->fleet, &u->router.pair, err);

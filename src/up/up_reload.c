@@ -144,7 +144,7 @@ static bool is_here(const struct up *u, const struct fleet_service *s)
 
 static bool routed_here(const struct up *u, const struct fleet *f)
 {
-    return u->o->router_only || !(f->router.host && f->router.host->ssh);
+    return u->o->router_only || (f->router.unit == FLEET_CHILD && !(f->router.host && f->router.host->ssh));
 }
 
 static int check_fleet(const struct change *c, struct err *err)

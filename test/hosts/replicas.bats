@@ -19,13 +19,11 @@ setup_file() {
 		on "$h" mkdir -p /srv/models
 		lab run scp -q assets/tiny/berth-tiny-f16.gguf "$h:/srv/models/"
 	done
+	# other machines reach the router, so clients have keys
+	sed "s,/root/keys,$LAB/keys," "$FLEET" >"$LAB/here.yaml"
+	"$BERTH" key add tester -f "$LAB/here.yaml" >"$LAB/key" 2>/dev/null
+	lab run scp -q "$LAB/keys" h1:/root/keys
 	berth deploy >"$LAB/out" 2>&1 || { cat "$LAB/out"; return 1; }
-	# the router runs where the engines are, with a key: other machines reach it
-	on h1 /var/lib/berth/bin/berth key add tester -f /var/lib/berth/fleets/pair/versions/current/fleet.yaml >"$LAB/key" 2>/dev/null
-	on h1 systemd-run --quiet --unit=router --collect /var/lib/berth/bin/berth route --host h1 -f /var/lib/berth/fleets/pair/versions/current/fleet.yaml
-	for _ in $(seq 200); do [ "$(ask_router)" = 200 ] && return 0; sleep 0.1; done
-	on h1 journalctl -u router | tail -n 20
-	return 1
 }
 
 teardown_file() {
@@ -43,8 +41,11 @@ on() { lab exec "$@"; }
 berth() { lab run "$BERTH" "$@" -f "$FLEET"; }
 key() { grep -o 'berth_[A-Za-z0-9_-]*' "$LAB/key" | head -n 1; }
 ask_router() { lab run curl -s -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $(key)" http://10.77.0.1:8080/v1/models; }
+routed() { on h1 /var/lib/berth/bin/berth status --json -f /var/lib/berth/fleets/pair/router/fleet.yaml | jq -r "$1"; }
 pid_of() { on "$1" systemctl show -P MainPID "berth-pair-$2"; }
-drained() { on h1 /var/lib/berth/bin/berth status --json -f /var/lib/berth/fleets/pair/versions/current/fleet.yaml | jq -r '[.services[] | select(.drained) | .name] | join(" ")'; }
+drained() { routed '[.services[] | select(.drained) | .name] | join(" ")'; }
+
+ready() { routed '[.services[] | select(.state == "ready") | .name] | join(" ")'; }
 
 # write_fleet [SED...]: two replicas on h1, changed as asked.
 write_fleet() {
@@ -63,7 +64,7 @@ services:
   b: {host: h1, runtime: llama, model: tiny, port: 7772, context: 2048, slots: 2, threads: 1, unit: systemd}
 endpoints:
   both: {services: [a, b], aliases: [gpt-4o]}
-router: {host: h1, listen: "10.77.0.1:8080", keys-file: /root/keys}
+router: {host: h1, listen: "10.77.0.1:8080", keys-file: /root/keys, unit: systemd}
 YAML
 	[ $# -eq 0 ] || sed -i "$@" "$FLEET"
 }
@@ -83,13 +84,23 @@ under_load() {
 	echo "$load"
 }
 
+@test "the router is a unit: enabled, proven, and nothing to do the next time" {
+	[ "$(ask_router)" = 200 ]
+	[ "$(on h1 systemctl is-enabled berth-pair-router)" = enabled ]
+	before=$(pid_of h1 router)
+	run berth deploy
+	echo "$output"
+	[[ $output == *"h1: nothing to do"* ]]
+	[ "$(pid_of h1 router)" = "$before" ]
+}
+
 @test "two replicas are deployed one at a time under load: nothing fails, no stream is cut" {
 	before_a=$(pid_of h1 a) before_b=$(pid_of h1 b)
 	write_fleet 's/threads: 1,/threads: 2,/'
 	under_load berth deploy
 	echo "$output"
 	[ "$status" -eq 0 ]
-	[[ $output == *"2 started and proven"* ]]
+	[[ $output == *"3 started and proven"* ]]
 	[ "$(pid_of h1 a)" != "$before_a" ]
 	[ "$(pid_of h1 b)" != "$before_b" ]
 	[[ $load == *" 0 failed, 0 cut, by replica "*'"a"'*'"b"'* ]]
@@ -119,18 +130,57 @@ under_load() {
 	on h1 sh -c 'tr "\0" " " </proc/$(systemctl show -P MainPID berth-pair-a)/cmdline' | grep -q -- ' -t 2 '
 }
 
+@test "replicas on two hosts, the router on one of them: nothing fails either" {
+	write_fleet -e 's/threads: 1,/threads: 1, args: [--no-warmup],/' -e 's/  b: {host: h1/  b: {host: h2/'
+	# an engine listens on its own machine alone: what carries it to the router is the host's
+	on h2 sh -c 'echo 1 >/proc/sys/net/ipv4/conf/eth0/route_localnet; nft add table ip carry; nft "add chain ip carry pre { type nat hook prerouting priority -100; }"; nft add rule ip carry pre tcp dport 7772 dnat to 127.0.0.1:7772'
+	berth deploy
+	for _ in $(seq 100); do [ "$(ready)" = "a b" ] && break; sleep 0.1; done
+	before_a=$(pid_of h1 a) before_b=$(pid_of h2 b)
+	write_fleet -e 's/threads: 1,/threads: 2,/' -e 's/  b: {host: h1/  b: {host: h2/'
+	under_load berth deploy
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[ "$(pid_of h1 a)" != "$before_a" ]
+	[ "$(pid_of h2 b)" != "$before_b" ]
+	[[ $load == *" 0 failed, 0 cut, by replica "*'"a"'*'"b"'* ]]
+	[ -z "$(drained)" ]
+}
+
+@test "another fleet file and another build of berth: the router's process and its streams stay" {
+	before=$(pid_of h1 router)
+	upgrades=$(routed .upgrades)
+	cp "$BERTH" "$LAB/berth"
+	printf 'another build' >>"$LAB/berth"
+	write_fleet -e 's/threads: 1,/threads: 2,/' -e 's/  b: {host: h1/  b: {host: h2/' -e 's/aliases: .gpt-4o./aliases: [gpt-4o, gpt-5]/'
+	under_load lab run "$LAB/berth" deploy -f "$FLEET"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"router: reload: fleet file changed, and another build of berth"* ]]
+	[ "$(pid_of h1 router)" = "$before" ]
+	[ "$(routed .upgrades)" = $((upgrades + 1)) ]
+	[ "$(routed '.endpoints[0].aliases | join(" ")')" = "gpt-4o gpt-5" ]
+	[[ $load == *" 0 failed, 0 cut, "* ]]
+}
+
+@test "a reboot: the router is back by itself" {
+	lab power h1 reboot
+	for _ in $(seq 200); do [ "$(ask_router)" = 200 ] && break; sleep 0.1; done
+	[ "$(ask_router)" = 200 ]
+}
+
 @test "what answers on a unit's port and is not of it is believed in nothing" {
 	write_fleet -e 's/threads: 1,/threads: 2,/' -e '/^models/ i\  own: {engine: generic, source: system}' -e '/^endpoints/ i\  g: {host: h1, runtime: own, port: 7779, command: [sleep, infinity], identity: /v1/models, unit: systemd}'
-	on h1 sh -c 'cat >/run/systemd/system/foreign.socket; cat >/run/systemd/system/foreign@.service <<"EOT"
-[Service]
-StandardInput=socket
-ExecStart=/bin/sh -c "read -r line; b=\\"{\\\\\\"data\\\\\\":[{\\\\\\"id\\\\\\":\\\\\\"g\\\\\\"}]}\\"; printf \\"HTTP/1.1 200 OK\\\\r\\\\nContent-Length: $${#b}\\\\r\\\\nConnection: close\\\\r\\\\n\\\\r\\\\n%%s\\" \\"$$b\\"; sleep 0.2"
+	cat >"$LAB/foreign" <<'EOT'
+while read -r line && [ ${#line} -gt 1 ]; do :; done
+body='{"data":[{"id":"g"}]}'
+printf 'HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s' ${#body} "$body"
 EOT
-systemctl daemon-reload' <<'EOT'
-[Socket]
-ListenStream=127.0.0.1:7779
-Accept=yes
-EOT
+	printf '[Socket]\nListenStream=127.0.0.1:7779\nAccept=yes\n' >"$LAB/foreign.socket"
+	printf '[Service]\nStandardInput=socket\nExecStart=/bin/sh /srv/foreign\n' >"$LAB/foreign@.service"
+	lab run scp -q "$LAB/foreign" h1:/srv/
+	lab run scp -q "$LAB/foreign.socket" "$LAB/foreign@.service" h1:/run/systemd/system/
+	on h1 systemctl daemon-reload
 	berth deploy >"$LAB/out" 2>&1 &
 	job=$!
 	for _ in $(seq 300); do on h1 systemctl is-active --quiet berth-pair-g && break; sleep 0.1; done

@@ -281,11 +281,27 @@ static void test_versions(void **state)
     assert_int_equal(unit_version_parse(STR(""), &v), -EBADMSG);
 }
 
+/* Its text has nothing that changes with the fleet file or with the build: it is not started again for either. */
+static void the_router_is_a_unit(void **state)
+{
+    (void)state;
+    static const char *const start[] = {"/var/lib/berth/bin/berth", "route", "--host", "big", "-f", "/s/a b.yaml", NULL}, *const reload[] = {"/var/lib/berth/bin/berth", "reload", NULL};
+    const struct unit_router in = {.fleet = "home", .scope = FLEET_SYSTEM, .start = start, .reload = reload};
+    base_autobuf struct buf out = BUF_INIT(UNIT_TEXT_MAX);
+    struct unit_owner o;
+    assert_int_equal(unit_render_router(&in, &out, NULL), 0);
+    assert_true(unit_owner_parse(buf_str(&out), &o));
+    assert_true(str_eq_c(o.fleet, "home") && str_eq_c(o.service, "router"));
+    assert_true(str_ends(buf_str(&out), STR("\n[Service]\nType=notify\nExecStart=/var/lib/berth/bin/berth route --host big -f \"/s/a b.yaml\"\nExecReload=/var/lib/berth/bin/berth reload\nKillMode=mixed\nTimeoutStopSec=45\n"
+                                            "Restart=always\nRestartSec=1\nLimitNOFILE=1048576\n\n[Install]\nWantedBy=multi-user.target\n")));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quote), cmocka_unit_test(test_service), cmocka_unit_test(test_service_variants), cmocka_unit_test(test_container),
         cmocka_unit_test(test_refused), cmocka_unit_test(test_owner), cmocka_unit_test(test_podman), cmocka_unit_test(test_versions),
+        cmocka_unit_test(the_router_is_a_unit),
     };
     return cmocka_run_group_tests_name("unit", tests, NULL, NULL);
 }
