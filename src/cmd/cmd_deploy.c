@@ -303,7 +303,7 @@ const struct cmd cmd_deploy = {
     .summary = "bring hosts to what the fleet file says, and prove it",
     .description = "Goes over the hosts in their order (or as named), each one through the system's ssh, with berth copied along: nothing needs to be installed there. On a host, gates come first, with nothing touched: payloads and runtime are "
                    "what was pinned, the units are what its systemd accepts, the ports are free or ours, and it all fits in what is free now. Then one service after the other is stopped, its port waited for, its unit written, started, and "
-                   "proven: health, the model that it serves, what the engine took, one token, and that the process which answers is the unit's own.\n\n"
+                   "proven: health, the model that it serves, what the engine took, one token, that the process which answers is the unit's own, and that it does what 'serves' declares. The fleet's router lets go of it before, takes it back after, and is asked as clients ask.\n\n"
                    "When something fails, everything that was changed on that host is put back and proven to run again, and no further host is touched; the exit code is 1. A deploy that was killed is finished by the next one. What is "
                    "retired goes to a trash folder with the commands that bring it back.\n\n"
                    "Services whose cards work together (tensor or pipeline parallelism) are refused until a collective was proven on exactly that hardware ('berth doctor'). --prove-collectives lets them start all the same: when the service's own "

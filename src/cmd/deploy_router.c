@@ -213,6 +213,17 @@ static int ask(const struct deploy_router_here *h, const char *service, struct e
     return r;
 }
 
+/* Whether it accepts, which a start takes a moment to. */
+static int state(const struct deploy_router_here *h, struct err *err)
+{
+    struct json *status = NULL;
+    int r = get(h, "/status", &status, err);
+    if (r == 0 && !str_eq_c(json_get_str(json_get(json_root(status), "router"), "state", ""), "up"))
+        r = err_set(err, -EAGAIN, "the router does not accept yet");
+    json_free(status);
+    return r;
+}
+
 /* ---- here ------------------------------------------------------------------------------------------------------------ */
 
 int deploy_router_here(void *ctx, enum deploy_word what, const char *service, struct err *err)
@@ -266,7 +277,7 @@ static int run_router(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
     int code = CMD_OK;
-    if (!cmd_parse(c, argc, argv, 2, 2, &a, &code))
+    if (!cmd_parse(c, argc, argv, 1, 2, &a, &code))
         return code;
     struct fleet *f = cmd_fleet(c, &a, &code);
     struct os_dirs dirs;
@@ -278,8 +289,8 @@ static int run_router(const struct cmd *c, int argc, char **argv)
         return cmd_fail(CMD_FAILED, &err);
     }
     const struct deploy_router_here here = {.dirs = &dirs, .fleet = f};
-    int r = err_set(&err, -EINVAL, "'%.20s' is not understood", a.words[0]);
-    for (unsigned w = DEPLOY_DRAIN; w <= DEPLOY_ASK; w++)
+    int r = strcmp(a.words[0], "state") == 0 ? state(&here, &err) : err_set(&err, -EINVAL, "'%.20s' is not understood", a.words[0]);
+    for (unsigned w = DEPLOY_DRAIN; a.n_words == 2 && w <= DEPLOY_ASK; w++)
         if (strcmp(a.words[0], deploy_word_text((enum deploy_word)w)) == 0)
             r = deploy_router_here((void *)(uintptr_t)&here, (enum deploy_word)w, a.words[1], &err);
     os_dirs_release(&dirs);
@@ -291,7 +302,7 @@ static int run_router(const struct cmd *c, int argc, char **argv)
 
 const struct cmd cmd_router = {
     .name = "_router",
-    .synopsis = "drain|resume|ask SERVICE -f FILE",
+    .synopsis = "drain|resume|ask SERVICE | state -f FILE",
     .summary = "tell the router of a fleet that is up here",
     .description = "What a deploy on another machine tells the router. Prints a number, 0 for done, and why.",
     .options = {CMD_OPTION_FILE},

@@ -3,7 +3,6 @@
  * The fleet's router as a unit of its host: `berth route` on a copy of the fleet file, which only a deploy replaces. Another fleet file is read by the router that runs; another build of berth takes its place in the same process: neither
  * drops a stream. Its unit's text has nothing in it that changes with either, so that it is started again as good as never.
  */
-#include <conf/conf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,7 +16,6 @@
 #define TELL_MS 60000u /* a router that reads its file or is replaced answers within seconds */
 #define UP_MS 20000u   /* until one that was started accepts */
 #define STEP_MS 100
-#define STATUS_MAX (4u << 20)
 
 /* ---- what is wanted ---------------------------------------------------------------------------------------------- */
 
@@ -183,15 +181,11 @@ static int put_files(struct deploy *d, const char *yaml, const char *lock, struc
 
 /* ---- proof ------------------------------------------------------------------------------------------------------------ */
 
+/* Over its control socket, which says "0 done". */
 static bool accepts(struct deploy *d)
 {
-    base_autobuf struct buf out = BUF_INIT(STATUS_MAX);
-    struct json *j = NULL;
-    if (berth(d, "status", "--json", &out, NULL) < 0 || json_parse(buf_str(&out), &j, NULL) < 0)
-        return false;
-    bool up = str_eq_c(json_get_str(json_get(json_root(j), "router"), "state", ""), "up");
-    json_free(j);
-    return up;
+    base_autobuf struct buf out = BUF_INIT(65536);
+    return berth(d, "_router", "state", &out, NULL) == 0 && str_starts(buf_str(&out), STR("0 "));
 }
 
 static int prove(struct deploy *d, const struct deploy_item *i, struct err *err)

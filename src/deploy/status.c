@@ -78,6 +78,9 @@ static int add_undeclared(struct round *r, const char *dir, struct err *err)
         buf_addf(&path, "%s/%s", dir, e->d_name);
         if (buf_status(&path) < 0 || os_read_file(AT_FDCWD, path.ptr, &text, NULL) < 0 || !unit_owner_parse(buf_str(&text), &o) || !str_eq_c(o.fleet, r->d.fleet->name) || !fleet_name_valid(o.service) || is_listed(r, o.service))
             continue;
+        /* the router is no service */
+        if (str_eq_c(o.service, "router") && r->d.fleet->router.unit == FLEET_SYSTEMD && r->d.fleet->router.host == r->d.host)
+            continue;
         snprintf(service, sizeof service, STR_FMT, STR_ARG(o.service));
         rc = add(r, service, NULL, err);
     }

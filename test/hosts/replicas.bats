@@ -41,7 +41,7 @@ on() { lab exec "$@"; }
 berth() { lab run "$BERTH" "$@" -f "$FLEET"; }
 key() { grep -o 'berth_[A-Za-z0-9_-]*' "$LAB/key" | head -n 1; }
 ask_router() { lab run curl -s -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $(key)" http://10.77.0.1:8080/v1/models; }
-routed() { on h1 /var/lib/berth/bin/berth status --json -f /var/lib/berth/fleets/pair/router/fleet.yaml | jq -r "$1"; }
+routed() { on h1 curl -s --unix-socket /run/berth/pair/control.sock http://berth/status | jq -r "$1"; }
 pid_of() { on "$1" systemctl show -P MainPID "berth-pair-$2"; }
 drained() { routed '[.services[] | select(.drained) | .name] | join(" ")'; }
 
