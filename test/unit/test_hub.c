@@ -147,14 +147,14 @@ static void every_fault(void **state)
     stop(&w);
 }
 
-/* Half of the answers to a whole segment are damaged, and every sixteenth to a disputed block. */
+/* A byte in each megabyte is wrong, in the file, in its copies and in what is to decide between them. */
 static void corrupted_often(void **state)
 {
     struct world w;
     static struct wants x;
     struct err err;
     (void)state;
-    start(&w, "1000000", "corrupt,reset");
+    start(&w, "1000000", "corrupt");
     make_wants(&w, &x);
     if (hub_fetch(w.hub, w.store, x.list, N_FILES, NULL, &err) < 0)
         fail_msg("%s", err.text);
