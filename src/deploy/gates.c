@@ -185,6 +185,11 @@ static int judge_fit(const struct deploy *d, const struct check_plan *plan, stru
         if (m->host != d->host || !m->planned || m->fits)
             continue;
         int64_t of = m->left[m->binds];
+        if (of >= (int64_t)check_floor(m, (size_t)m->binds)) {
+            char gap[UNITS_TEXT], slack[UNITS_TEXT];
+            return err_set(err, -ENOSPC, "its devices would be uneven: the gap between them is %s, more than the 'slack' of %s; 'berth fit --table split' shows other splits", units_show_bytes(m->gap_bytes, gap),
+                           units_show_bytes(m->slack_bytes, slack));
+        }
         return err_set(err, -ENOSPC, "it does not fit: %s would have %s%s left, and must keep its floor; 'berth fit' shows what takes it", check_device_name(m, (size_t)m->binds), of < 0 ? "-" : "",
                        units_show_bytes((uint64_t)(of < 0 ? -of : of), left));
     }
