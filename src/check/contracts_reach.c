@@ -16,12 +16,7 @@
 
 const struct fleet_host *check_router_host(const struct fleet *f)
 {
-    if (f->router.host)
-        return f->router.host;
-    for (size_t i = 0; i < f->n_hosts; i++)
-        if (check_is_here(&f->hosts[i]))
-            return &f->hosts[i];
-    return NULL;
+    return f->router.host ? f->router.host : fleet_host_here(f);
 }
 
 static bool is_loopback(const char *ip)

@@ -17,14 +17,6 @@
 
 /* ---- what is installed ------------------------------------------------------------------------------------------- */
 
-static const struct fleet_host *this_host(const struct fleet *f)
-{
-    for (size_t i = 0; i < f->n_hosts; i++)
-        if (check_is_here(&f->hosts[i]))
-            return &f->hosts[i];
-    return NULL;
-}
-
 /* The value behind --port on a line that starts an engine. */
 static struct str port_in(struct str text)
 {
@@ -74,7 +66,7 @@ static int take_folder(struct check_run *c, const char *dir, size_t *cap)
 
 int check_want_units(struct check_run *c)
 {
-    const struct fleet_host *h = this_host(c->f);
+    const struct fleet_host *h = fleet_host_here(c->f);
     size_t cap = 0;
     if (c->units_read || !h || !c->o->dirs)
         return 0;
@@ -157,7 +149,7 @@ int check_deployed(struct check_run *c)
     }
     if (r < 0 || broken)
         return r;
-    const struct fleet_host *h = this_host(c->f);
+    const struct fleet_host *h = fleet_host_here(c->f);
     const char *subject = h ? check_subject(c, "host", h->name) : check_subject(c, "fleet", c->f->name);
     if (!h || !c->units_read)
         return check_found(c, CHECK_UNPROVEN, subject, NULL, "this machine is no host of the fleet");

@@ -21,7 +21,7 @@ struct client_claim *client_add(struct client_reading *r, struct str name, unsig
 int client_add_effort(struct client_reading *r, struct client_claim *c, size_t *cap, struct str word) BASE_MUST_USE;
 /* A copy in the arena; empty without memory, which is then set. */
 int client_keep(struct client_reading *r, struct str s, struct str *ret) BASE_MUST_USE;
-/* The line on which a JSON string stands as a key for the n-th time (from 0); JSON's tree keeps no places. 0: nowhere. */
+/* The first line on which a text stands in double quotes, for JSON, whose tree keeps no places. 0: nowhere. */
 unsigned client_line_of(struct str text, struct str key);
 
 /* json.c */

@@ -183,14 +183,6 @@ static bool may_have_units(const struct fleet *f, const struct fleet_host *h, co
     return f->router.unit == FLEET_SYSTEMD && f->router.host == h;
 }
 
-static const struct fleet_host *find_host(const struct fleet *f, const char *name)
-{
-    for (size_t i = 0; i < f->n_hosts; i++)
-        if (strcmp(f->hosts[i].name, name) == 0)
-            return &f->hosts[i];
-    return NULL;
-}
-
 /* ---- all of them -------------------------------------------------------------------------------------------------- */
 
 static int finish_json(const struct tour *t)
@@ -229,12 +221,12 @@ static int go(struct tour *t)
 {
     int code = CMD_OK;
     for (size_t i = 0; i < t->a->n_words; i++)
-        if (!find_host(t->fleet, t->a->words[i]))
+        if (!fleet_host_find(t->fleet, t->a->words[i]))
             return cmd_failf(CMD_USAGE, "fleet '%s' has no host '%.60s'; 'hosts' of the fleet file lists them", t->fleet->name, t->a->words[i]);
     bool any = false;
     /* named ones in the order of their names on the line: the first is the canary */
     for (size_t i = 0; i < t->a->n_words && code == CMD_OK; i++, any = true)
-        code = visit(t, find_host(t->fleet, t->a->words[i]));
+        code = visit(t, fleet_host_find(t->fleet, t->a->words[i]));
     for (size_t i = 0; t->a->n_words == 0 && i < t->fleet->n_hosts && code == CMD_OK; i++)
         if (may_have_units(t->fleet, &t->fleet->hosts[i], t->dirs)) {
             any = true;

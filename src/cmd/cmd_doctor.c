@@ -35,14 +35,6 @@ struct visit {
 
 /* ---- what there is beside the machine ----------------------------------------------------------------------------------- */
 
-static const struct fleet_host *find_host(const struct fleet *f, const char *name)
-{
-    for (size_t i = 0; i < f->n_hosts; i++)
-        if (name ? strcmp(f->hosts[i].name, name) == 0 : !f->hosts[i].ssh)
-            return &f->hosts[i];
-    return NULL;
-}
-
 /* A doctor is of use without a fleet file, but not with one that is wrong. */
 static int open_fleet(struct visit *v)
 {
@@ -55,7 +47,7 @@ static int open_fleet(struct visit *v)
     int r = fleet_load(v->path, &v->options, &v->fleet, &err);
     if (r < 0 && (r != -ENOENT || wanted))
         return cmd_fail(CMD_USAGE, &err);
-    v->host = v->fleet ? find_host(v->fleet, NULL) : NULL;
+    v->host = v->fleet ? fleet_host_here(v->fleet) : NULL;
     return CMD_OK;
 }
 
@@ -114,7 +106,7 @@ static int look_here(struct visit *v)
 
 static int look_there(struct visit *v, const char *name)
 {
-    const struct fleet_host *h = find_host(v->fleet, name);
+    const struct fleet_host *h = fleet_host_find(v->fleet, name);
     const char *const words[] = {"doctor", "--json", "--here", name, NULL};
     base_autobuf struct buf text = BUF_INIT(DOCTOR_TEXT_MAX);
     struct err err;

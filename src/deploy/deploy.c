@@ -33,9 +33,7 @@ static int make_folder(struct deploy *d, struct err *err)
 
 int deploy_find_host(struct deploy *d, const char *name, struct err *err)
 {
-    for (size_t i = 0; i < d->fleet->n_hosts; i++)
-        if (!d->fleet->hosts[i].ssh)
-            d->host = &d->fleet->hosts[i];
+    d->host = fleet_host_here(d->fleet);
     if (d->host)
         return 0;
     return name ? err_set(err, -ENOENT, "fleet '%s' has no host '%s'; 'hosts' of the fleet file lists them", d->fleet->name, name) : err_set(err, -ENOENT, "every host of fleet '%s' has 'ssh': name one, or leave 'ssh' out of the one that is this machine", d->fleet->name);
@@ -193,9 +191,7 @@ static bool knows_host(const char *path, const char *host)
     struct fleet *f = NULL;
     if (fleet_load(path, &options, &f, NULL) < 0)
         return true;
-    bool knows = false;
-    for (size_t i = 0; i < f->n_hosts; i++)
-        knows |= strcmp(f->hosts[i].name, host) == 0;
+    bool knows = fleet_host_find(f, host) != NULL;
     fleet_free(f);
     return knows;
 }

@@ -361,14 +361,6 @@ static int lay_over(struct writing *w, struct buf *out, struct err *err)
     return buf_status(out) < 0 ? err_nomem(err) : 0;
 }
 
-static const struct fleet_host *find_host(const struct fleet *f, const char *name)
-{
-    for (size_t i = 0; i < f->n_hosts; i++)
-        if (strcmp(f->hosts[i].name, name) == 0)
-            return &f->hosts[i];
-    return NULL;
-}
-
 /* What came out must be a fleet file that has every card here, and every other device as it was. */
 static int prove(const struct writing *w, struct str text, const struct fleet_options *fo, struct err *err)
 {
@@ -378,7 +370,7 @@ static int prove(const struct writing *w, struct str text, const struct fleet_op
         err_prefix(err, "what would be written is no fleet file");
         return r == -ENOMEM ? r : -EINVAL;
     }
-    const struct fleet_host *host = find_host(f, w->host->name);
+    const struct fleet_host *host = fleet_host_find(f, w->host->name);
     size_t want = w->host->n_devices;
     for (size_t i = 0; i < w->hw->n_devices; i++) {
         char name[HW_ENGINE_NAME];
@@ -410,7 +402,7 @@ int doctor_write(struct str text, const char *path, const struct fleet_options *
         w->path = path;
         w->eol = str_find(text, STR("\r\n")) >= 0 ? "\r\n" : "\n";
         w->hw = h;
-        w->host = find_host(f, host);
+        w->host = fleet_host_find(f, host);
         r = w->host ? yaml_parse(text, path, &y, err) : err_set(err, -EINVAL, "%s: there is no host '%s'", path, host);
     }
     if (r == 0) {

@@ -266,6 +266,19 @@ const struct fleet_service *fleet_service_find(const struct fleet *f, const char
     return fleet_find(f->services, f->n_services, sizeof *f->services, str_of(name));
 }
 
+const struct fleet_host *fleet_host_find(const struct fleet *f, const char *name)
+{
+    return fleet_find(f->hosts, f->n_hosts, sizeof *f->hosts, str_of(name));
+}
+
+const struct fleet_host *fleet_host_here(const struct fleet *f)
+{
+    for (size_t i = 0; i < f->n_hosts; i++)
+        if (!f->hosts[i].ssh)
+            return &f->hosts[i];
+    return NULL;
+}
+
 bool fleet_service_local(const struct fleet_service *s)
 {
     return !s->host->ssh && s->unit == FLEET_CHILD;

@@ -312,6 +312,9 @@ struct fleet *fleet_free(struct fleet *f);
 int fleet_name_of(const char *path, char ret[FLEET_NAME_MAX + 1]) BASE_MUST_USE;
 /* NULL when there is none of that name. */
 const struct fleet_service *fleet_service_find(const struct fleet *f, const char *name);
+const struct fleet_host *fleet_host_find(const struct fleet *f, const char *name);
+/* The host that this machine is, the only one without `ssh`; NULL when the file declares none. */
+const struct fleet_host *fleet_host_here(const struct fleet *f);
 /* What is wrong with the text of a runtime's source "archive:..." without that word as a phrase; NULL and the parts filled in when nothing is. *ret_place is the archive without its digest. */
 const char *fleet_archive_wrong(struct str text, struct str *ret_place, struct str *ret_digest);
 /* Path of the socket that a service listens at; NULL: it has an address and a port. */

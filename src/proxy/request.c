@@ -459,7 +459,7 @@ static void free_request(struct proxy_request *r)
     free(r->chain);
     if (r->ticket.tried != &r->tried)
         free(r->ticket.tried);
-    if (l->n_spare >= PROXY_SPARE_MAX) {
+    if (l->n_spare == PROXY_SPARE_MAX) {
         free(r);
         return;
     }
