@@ -10,7 +10,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WIDTH 80
 #define CONTRACT_COLUMN 10 /* behind the verdict */
 #define SUBJECT_COLUMN 24
 #define FOUND_COLUMN 44
@@ -53,45 +52,13 @@ static int print_json(const struct check_result *r, size_t n)
 
 static void add_style(struct buf *out, bool color, enum os_style style, const char *text)
 {
-    static const char *const codes[] = {[OS_PLAIN] = "", [OS_BOLD] = "1", [OS_DIM] = "2", [OS_RED] = "31", [OS_GREEN] = "32", [OS_YELLOW] = "33", [OS_CYAN] = "36"};
-    if (color && codes[style][0])
-        buf_addf(out, "\033[%sm%s\033[0m", codes[style], text);
-    else
-        buf_add_c(out, text);
+    buf_addf(out, "%s%s%s", os_style_on(style, color), text, os_style_off(style, color));
 }
 
-static size_t columns_of(struct str s)
-{
-    size_t n = 0;
-    while (s.len) {
-        uint32_t point;
-        size_t used = str_utf8_decode(s, &point);
-        used = used ? used : 1;
-        s = (struct str){s.ptr + used, s.len - used};
-        n++;
-    }
-    return n;
-}
-
-/* Words from column `at` on, wrapped at WIDTH with the same indentation; a word that is too long stands alone and whole. */
+/* From column `at` to the end of the line, and on below it. */
 static void add_wrapped(struct buf *out, size_t at, struct str text)
 {
-    size_t column = at;
-    bool first = true;
-    while (text.ptr) {
-        struct str word = str_split(&text, ' ');
-        size_t n = columns_of(word);
-        if (!first && column + 1 + n > WIDTH) {
-            buf_addf(out, "\n%*s", (int)at, "");
-            column = at;
-        } else if (!first) {
-            buf_add_char(out, ' ');
-            column++;
-        }
-        buf_add_printable(out, word, 4096);
-        column += n;
-        first = false;
-    }
+    cmd_add_wrapped(out, text, at, at);
     buf_add_char(out, '\n');
 }
 
@@ -108,14 +75,14 @@ static void to_column(struct buf *out, size_t *at, size_t column)
 
 static void add_row(struct buf *out, bool color, enum check_verdict v, const char *contract, const char *subject, const char *found)
 {
-    size_t at = columns_of(str_of(verdicts[v].shown));
+    size_t at = os_text_width(str_of(verdicts[v].shown));
     add_style(out, color, verdicts[v].style, verdicts[v].shown);
     to_column(out, &at, CONTRACT_COLUMN);
     buf_add_printable(out, str_of(contract), 255);
-    at += columns_of(str_of(contract));
+    at += os_text_width(str_of(contract));
     to_column(out, &at, SUBJECT_COLUMN);
     buf_add_printable(out, str_of(subject), 512);
-    at += columns_of(str_of(subject));
+    at += os_text_width(str_of(subject));
     to_column(out, &at, FOUND_COLUMN);
     add_wrapped(out, FOUND_COLUMN, str_of(found));
 }
@@ -245,7 +212,7 @@ static int list_text(const char *const *users, size_t n)
         add_wrapped(&out, 14, buf_str(&how));
     }
     for (size_t i = 0; i < n; i++) {
-        size_t at = columns_of(str_of(users[i]));
+        size_t at = os_text_width(str_of(users[i]));
         buf_add_printable(&out, str_of(users[i]), 255);
         to_column(&out, &at, 14);
         add_wrapped(&out, 14, STR("yours: contracts/ beside the fleet file"));

@@ -115,7 +115,7 @@ int cmd_print_table(struct os_table *t);
 /* Events as lines of progress; warnings and errors above them. */
 struct event_sink cmd_progress_sink(struct os_progress *p);
 
-/* Adds text with its words wrapped; each line but the first begins with indent spaces; column is where the first begins. Lines of the text are joined. */
+/* Adds text, made fit to print, with its words wrapped within 80 columns; each line but the first begins with indent spaces; column is where the first begins. Lines of the text are joined. A word that is too long stands alone and whole. */
 void cmd_add_wrapped(struct buf *out, struct str text, size_t column, size_t indent);
 /* Help text (width 80) and man page source of one command, and of berth itself when c is NULL. */
 int cmd_help_text(const struct cmd *c, struct buf *out) BASE_MUST_USE;

@@ -15,5 +15,5 @@
 int doctor_json(const struct doctor_report *r, const char *host, struct buf *out) BASE_MUST_USE;
 /* verbose: what is in order too, and each bridge of each way. */
 void doctor_show(json_val report, bool verbose, bool color, struct buf *out);
-/* The lines that differ, "-old" and "+new", with their numbers in the new text. */
+/* The lines that differ: "-old", "+new". */
 void doctor_show_diff(struct str before, struct str after, struct buf *out);

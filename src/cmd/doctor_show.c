@@ -9,21 +9,39 @@
 
 #define NAME_WIDTH 22  /* of a card's name, so that the table has 80 columns */
 #define TOPIC_WIDTH 11
+#define WORD_MAX 256    /* characters of a topic, a place, a name */
 #define INDENT 6
 #define NEAR_LINES 128 /* how far a line that was added is looked for */
 
-/* ---- colours ------------------------------------------------------------------------------------------------------------ */
+/* ---- outside words --------------------------------------------------------------------------------------------------------- */
 
-static const char *style_on(struct str level, bool color)
+/* A report may come from another host: its words are made fit to print, and its level is one of ours. */
+struct look {
+    const char *level;
+    enum os_style style;
+};
+
+static const struct look *look_of(json_val finding)
 {
-    if (!color)
-        return "";
-    return str_eq_c(level, "bad") ? "\033[1;31m" : str_eq_c(level, "warn") ? "\033[33m" : str_eq_c(level, "note") ? "\033[36m" : "\033[32m";
+    static const struct look looks[] = {{"note", OS_CYAN}, {"bad", OS_RED}, {"warn", OS_YELLOW}, {"ok", OS_GREEN}};
+    struct str level = json_get_str(finding, "level", "");
+    for (size_t i = 0; i < BASE_COUNT(looks); i++)
+        if (str_eq_c(level, looks[i].level))
+            return &looks[i];
+    return &looks[0];
 }
 
-static const char *style_off(bool color)
+static void add_level(struct buf *out, const struct look *l, bool color)
 {
-    return color ? "\033[0m" : "";
+    buf_addf(out, "%s%-4s%s  ", os_style_on(l->style, color), l->level, os_style_off(l->style, color));
+}
+
+/* Returns the columns that it takes. */
+static size_t add_word(struct buf *out, struct str word)
+{
+    size_t from = out->len;
+    buf_add_printable(out, word, WORD_MAX);
+    return buf_status(out) < 0 ? 0 : os_text_width((struct str){out->ptr + from, out->len - from});
 }
 
 /* ---- cards ------------------------------------------------------------------------------------------------------------------ */
@@ -140,9 +158,14 @@ static void add_reason(const char *label, struct str text, struct buf *out)
 
 static void add_problem(json_val f, bool color, struct buf *out)
 {
-    struct str level = json_get_str(f, "level", ""), topic = json_get_str(f, "topic", ""), where = json_get_str(f, "where", ""), what = json_get_str(f, "what", "");
-    buf_addf(out, "\n%s%-4.*s%s  %s" STR_FMT "%s  " STR_FMT "\n%*s", style_on(level, color), (int)level.len, level.ptr, style_off(color), color ? "\033[1m" : "", STR_ARG(topic), style_off(color), STR_ARG(where), INDENT, "");
-    cmd_add_wrapped(out, what, INDENT, INDENT);
+    buf_add_char(out, '\n');
+    add_level(out, look_of(f), color);
+    buf_add_c(out, os_style_on(OS_BOLD, color));
+    add_word(out, json_get_str(f, "topic", ""));
+    buf_addf(out, "%s  ", os_style_off(OS_BOLD, color));
+    add_word(out, json_get_str(f, "where", ""));
+    buf_addf(out, "\n%*s", INDENT, "");
+    cmd_add_wrapped(out, json_get_str(f, "what", ""), INDENT, INDENT);
     buf_add_char(out, '\n');
     add_reason("why", json_get_str(f, "why", ""), out);
     add_reason("do ", json_get_str(f, "todo", ""), out);
@@ -150,14 +173,16 @@ static void add_problem(json_val f, bool color, struct buf *out)
 
 static void add_fine(json_val f, bool color, struct buf *out)
 {
-    struct str level = json_get_str(f, "level", ""), topic = json_get_str(f, "topic", ""), where = json_get_str(f, "where", ""), what = json_get_str(f, "what", "");
+    struct str where = json_get_str(f, "where", "");
     size_t column = INDENT + TOPIC_WIDTH + 2;
-    buf_addf(out, "%s%-4.*s%s  %-*.*s  ", style_on(level, color), (int)level.len, level.ptr, style_off(color), TOPIC_WIDTH, (int)topic.len, topic.ptr);
+    add_level(out, look_of(f), color);
+    size_t topic = add_word(out, json_get_str(f, "topic", ""));
+    buf_addf(out, "%*s", topic < TOPIC_WIDTH ? (int)(TOPIC_WIDTH - topic) + 2 : 2, "");
     if (!str_eq_c(where, "here")) {
-        buf_addf(out, STR_FMT "  ", STR_ARG(where));
-        column += where.len + 2;
+        column += add_word(out, where) + 2;
+        buf_add_c(out, "  ");
     }
-    cmd_add_wrapped(out, what, column, INDENT + TOPIC_WIDTH + 2);
+    cmd_add_wrapped(out, json_get_str(f, "what", ""), column, INDENT + TOPIC_WIDTH + 2);
     buf_add_char(out, '\n');
 }
 
@@ -167,9 +192,12 @@ void doctor_show(json_val report, bool verbose, bool color, struct buf *out)
     struct str host = json_get_str(report, "host", "this machine"), cpu = json_get_str(machine, "cpu", "");
     char memory[UNITS_TEXT], available[UNITS_TEXT];
     unsigned fine = 0;
-    buf_addf(out, STR_FMT ": ", STR_ARG(host));
-    if (cpu.len)
-        buf_addf(out, STR_FMT ", ", STR_ARG(cpu));
+    add_word(out, host);
+    buf_add_c(out, ": ");
+    if (cpu.len) {
+        add_word(out, cpu);
+        buf_add_c(out, ", ");
+    }
     buf_addf(out, "%llu threads\n%s of RAM, %s available\n", (unsigned long long)json_get_u64(machine, "threads"), units_show_bytes(json_get_u64(machine, "memory_bytes"), memory),
              units_show_bytes(json_get_u64(machine, "available_bytes"), available));
     add_cards(devices, color, out);
@@ -177,7 +205,7 @@ void doctor_show(json_val report, bool verbose, bool color, struct buf *out)
         add_ways(devices, color, out);
     for (size_t i = 0; i < json_count(findings); i++) {
         json_val f = json_at(findings, i);
-        bool ok = str_eq_c(json_get_str(f, "level", ""), "ok");
+        bool ok = look_of(f)->style == OS_GREEN;
         if (!ok) {
             add_problem(f, color, out);
         } else if (verbose) {
@@ -187,7 +215,7 @@ void doctor_show(json_val report, bool verbose, bool color, struct buf *out)
         fine += ok;
     }
     if (fine && !verbose)
-        buf_addf(out, "\n%sok%s    %u more in order; -v lists them and each bridge\n", style_on(STR("ok"), color), style_off(color), fine);
+        buf_addf(out, "\n%sok%s    %u more in order; -v lists them and each bridge\n", os_style_on(OS_GREEN, color), os_style_off(OS_GREEN, color), fine);
 }
 
 /* ---- differences -------------------------------------------------------------------------------------------------------------------- */

@@ -140,9 +140,9 @@ void fit_add_families(const struct fit_view *v, struct buf *out)
         struct fit_working_set w;
         if (!working_set(v, e, &w))
             continue;
-        buf_addf(out, "\n%sendpoint %s%s  %s", v->color ? "\033[1m" : "", e->name, v->color ? "\033[0m" : "", v->color && w.wall ? "\033[33m" : "");
+        buf_addf(out, "\n%sendpoint %s%s  %s", os_style_on(OS_BOLD, v->color), e->name, os_style_off(OS_BOLD, v->color), os_style_on(OS_YELLOW, v->color && w.wall));
         fit_wrap(out, w.text, (unsigned)strlen("endpoint   ") + (unsigned)strlen(e->name), "  ", v->width);
-        buf_add_c(out, v->color && w.wall ? "\033[0m" : "");
+        buf_add_c(out, os_style_off(OS_YELLOW, v->color && w.wall));
     }
 }
 

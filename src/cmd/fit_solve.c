@@ -337,7 +337,7 @@ static int add_command(struct fit_session *s, const struct check_need *n, const 
 static int add_recommended(struct fit_session *s, const struct group *g, const struct fit_view *v, struct buf *out, struct err *err)
 {
     base_autobuf struct buf commands = BUF_INIT(1 << 20);
-    buf_addf(out, "\n%sfor the fleet file:%s\n\nservices:\n", v->color ? "\033[1m" : "", v->color ? "\033[0m" : "");
+    buf_addf(out, "\n%sfor the fleet file:%s\n\nservices:\n", os_style_on(OS_BOLD, v->color), os_style_off(OS_BOLD, v->color));
     for (size_t i = 0; i < g->n; i++) {
         const struct fit_choice *c = &g->choices[i];
         struct fleet_service sv;
@@ -353,7 +353,7 @@ static int add_recommended(struct fit_session *s, const struct group *g, const s
                 fit_wrap(out, c->result.notes[k].text, 6, "    # ", v->width);
             }
     }
-    buf_addf(out, "\n%sas the engine's command line:%s\n\n", v->color ? "\033[1m" : "", v->color ? "\033[0m" : "");
+    buf_addf(out, "\n%sas the engine's command line:%s\n\n", os_style_on(OS_BOLD, v->color), os_style_off(OS_BOLD, v->color));
     buf_add_str(out, buf_str(&commands));
     return buf_status(&commands) < 0 || buf_status(out) < 0 ? err_nomem(err) : 0;
 }
@@ -380,7 +380,7 @@ static int add_points(const struct group *g, const size_t *shown, size_t n, cons
 static int solved_text(struct fit_session *s, const struct group *g, const struct fit_view *v, struct buf *out, struct err *err)
 {
     const struct check_machine *m = g->needs[0]->machine;
-    buf_addf(out, "%s%s%s: ", v->color ? "\033[1m" : "", m->host->name, v->color ? "\033[0m" : "");
+    buf_addf(out, "%s%s%s: ", os_style_on(OS_BOLD, v->color), m->host->name, os_style_off(OS_BOLD, v->color));
     if (!g->n_points) {
         buf_add_c(out, "nothing that was tried fits\n");
         return 0;

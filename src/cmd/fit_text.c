@@ -218,8 +218,8 @@ static void add_bars(const struct fit_view *v, const struct check_machine *m, st
         }
         fit_bar(v, m, d, width, out);
         bool low = m->left[d] < (int64_t)check_floor(m, d);
-        buf_addf(out, " %6s of %s GiB%s, %s%s left %c%s\n", fit_gib(m->used[d], used), fit_gib(check_free(m, d), free), m->live ? " free" : "", v->color && low ? "\033[31m" : "", fit_signed(m->left[d], left),
-                 fit_mark(fit_known_device(v->plan, m, d)), v->color && low ? "\033[0m" : "");
+        buf_addf(out, " %6s of %s GiB%s, %s%s left %c%s\n", fit_gib(m->used[d], used), fit_gib(check_free(m, d), free), m->live ? " free" : "", os_style_on(OS_RED, v->color && low), fit_signed(m->left[d], left),
+                 fit_mark(fit_known_device(v->plan, m, d)), os_style_off(OS_RED, v->color && low));
     }
 }
 
@@ -227,10 +227,10 @@ static void add_machine(const struct fit_view *v, const struct check_machine *m,
 {
     base_autobuf struct buf verdict = BUF_INIT(4096);
     fit_verdict(m, &verdict);
-    buf_addf(out, "%s%s%s: ", v->color ? "\033[1m" : "", m->host->name, v->color ? "\033[0m" : "");
-    buf_add_c(out, !v->color ? "" : m->fits ? "\033[32m" : "\033[31m");
+    buf_addf(out, "%s%s%s: ", os_style_on(OS_BOLD, v->color), m->host->name, os_style_off(OS_BOLD, v->color));
+    buf_add_c(out, os_style_on(m->fits ? OS_GREEN : OS_RED, v->color));
     add_wrapped(out, verdict.ptr ? verdict.ptr : "", (unsigned)strlen(m->host->name) + 2, v->width);
-    buf_add_c(out, v->color ? "\033[0m" : "");
+    buf_add_c(out, os_style_off(OS_GREEN, v->color));
     if (m->planned)
         add_bars(v, m, out);
     for (size_t i = 0; i < m->n_notes; i++) {
@@ -459,8 +459,9 @@ static void add_speed(const struct fit_view *v, const struct check_need *n, stru
 static void add_notes(const struct fit_view *v, const struct check_need *n, struct buf *out)
 {
     static const struct {
-        const char *word, *color;
-    } looks[] = {[FIT_NOTE] = {"note", "\033[2m"}, [FIT_WARNING] = {"warning", "\033[33m"}, [FIT_REFUSED] = {"refused", "\033[31m"}};
+        const char *word;
+        enum os_style style;
+    } looks[] = {[FIT_NOTE] = {"note", OS_DIM}, [FIT_WARNING] = {"warning", OS_YELLOW}, [FIT_REFUSED] = {"refused", OS_RED}};
     for (int severity = FIT_REFUSED; severity >= FIT_NOTE; severity--)
         for (size_t i = 0; i < n->result->n_notes; i++) {
             const struct fit_note *note = &n->result->notes[i];
@@ -468,14 +469,14 @@ static void add_notes(const struct fit_view *v, const struct check_need *n, stru
             if ((int)note->severity != severity)
                 continue;
             buf_addf(&text, "%s [%s]", note->text, note->rule);
-            buf_addf(out, "  %s%-8s%s ", v->color ? looks[severity].color : "", looks[severity].word, v->color ? "\033[0m" : "");
+            buf_addf(out, "  %s%-8s%s ", os_style_on(looks[severity].style, v->color), looks[severity].word, os_style_off(looks[severity].style, v->color));
             add_wrapped(out, buf_status(&text) < 0 ? "" : text.ptr, 11, v->width);
         }
 }
 
 static void add_need(const struct fit_view *v, const struct check_need *n, struct buf *out)
 {
-    buf_addf(out, "\n%s%s%s  ", v->color ? "\033[1m" : "", n->service->name, v->color ? "\033[0m" : "");
+    buf_addf(out, "\n%s%s%s  ", os_style_on(OS_BOLD, v->color), n->service->name, os_style_off(OS_BOLD, v->color));
     unsigned indent = (unsigned)strlen(n->service->name) + 2;
     if (n->why) {
         base_autobuf struct buf why = BUF_INIT(1 << 14);
@@ -499,7 +500,7 @@ static void add_need(const struct fit_view *v, const struct check_need *n, struc
     add_speed(v, n, v->plan->arena, out);
     const char *bad = v->session ? fit_bad_reason(v->session, n) : NULL;
     if (bad) {
-        buf_addf(out, "  %s%-8s%s ", v->color ? "\033[31m" : "", "bad", v->color ? "\033[0m" : "");
+        buf_addf(out, "  %s%-8s%s ", os_style_on(OS_RED, v->color), "bad", os_style_off(OS_RED, v->color));
         add_wrapped(out, bad, 11, v->width);
     }
     add_notes(v, n, out);

@@ -6,8 +6,8 @@
 
 #include <string.h>
 
-/* Widest line of a help text. */
-#define HELP_WIDTH 79
+#define TEXT_WIDTH 79 /* widest line of a help text, and of everything that is wrapped as one */
+#define WORD_MAX 4096 /* characters of a word */
 
 static const char about[] =
     "berth puts language models on the machines you own. From one file, fleet.yaml, it starts\n"
@@ -25,20 +25,21 @@ void cmd_add_wrapped(struct buf *out, struct str text, size_t column, size_t ind
         while (n < text.len && text.ptr[n] != ' ' && text.ptr[n] != '\n')
             n++;
         struct str word = {text.ptr, n};
+        size_t width = os_text_width(word);
         text = (struct str){text.ptr + n, text.len - n};
         while (text.len && (text.ptr[0] == ' ' || text.ptr[0] == '\n'))
             text = (struct str){text.ptr + 1, text.len - 1};
         if (!n)
             continue;
-        if (!first && at + 1 + n > HELP_WIDTH) {
+        if (!first && at + 1 + width > TEXT_WIDTH) {
             buf_addf(out, "\n%*s", (int)indent, "");
             at = indent;
         } else if (!first) {
             buf_add_char(out, ' ');
             at++;
         }
-        buf_add_str(out, word);
-        at += n;
+        buf_add_printable(out, word, WORD_MAX);
+        at += width;
         first = false;
     }
 }

@@ -229,6 +229,11 @@ unsigned os_term_width(int fd);
 bool os_term_color(int fd);
 
 enum os_style { OS_PLAIN, OS_BOLD, OS_DIM, OS_RED, OS_GREEN, OS_YELLOW, OS_CYAN };
+/* What begins a style and what ends it; both "" when color is false or the style is OS_PLAIN. */
+const char *os_style_on(enum os_style style, bool color);
+const char *os_style_off(enum os_style style, bool color);
+/* Terminal columns that a text takes: wide East Asian characters and emoji are two, combining marks none. */
+size_t os_text_width(struct str s);
 
 /* A table: headings, cells, columns as wide as their widest cell (terminal columns, not bytes), two spaces between; the last column is never padded. */
 struct os_table;

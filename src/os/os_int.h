@@ -18,11 +18,5 @@ const char *os_path_text(int dirfd, const char *path, char out[OS_PATH_TEXT]);
 /* Undoes what os_begin did to the limit of descriptors; system calls only. */
 void os_fds_limit_back(void);
 
-/* Terminal columns that a text takes: wide East Asian characters and emoji are two, combining marks none. */
-size_t os_text_width(struct str s);
 /* The longest front of s that takes at most max columns. */
 struct str os_text_cut(struct str s, size_t max);
-
-/* "\033[...m" of a style and what ends it; both "" when color is false or the style is OS_PLAIN. */
-const char *os_style_on(enum os_style style, bool color);
-const char *os_style_off(enum os_style style, bool color);
