@@ -8,8 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define IDS_WANTED 65536 /* images have accounts up to 65535 */
-
 /* Lines "NAME:FIRST:COUNT", the account by name or number. */
 uint64_t account_range(struct str text, const char *user, uid_t uid)
 {
@@ -30,14 +28,6 @@ static bool user_scope(const struct doctor *d)
     return d->o->host ? d->o->host->scope == FLEET_USER : d->uid != 0;
 }
 
-static bool has_unit(const struct doctor *d, enum fleet_unit kind)
-{
-    for (size_t i = 0; d->o->fleet && i < d->o->fleet->n_services; i++)
-        if (d->o->fleet->services[i].host == d->o->host && d->o->fleet->services[i].unit == kind)
-            return true;
-    return false;
-}
-
 /* ---- an account without root ------------------------------------------------------------------------------------------- */
 
 static void judge_ids(struct doctor *d, const char *user)
@@ -46,9 +36,9 @@ static void judge_ids(struct doctor *d, const char *user)
     for (size_t i = 0; i < BASE_COUNT(files); i++) {
         base_autobuf struct buf b = BUF_INIT(DOCTOR_FILE_MAX);
         uint64_t n = account_range(doctor_file(d, files[i], &b), user, d->uid);
-        if (n < IDS_WANTED)
-            doctor_say(d, has_unit(d, FLEET_QUADLET) ? DOCTOR_BAD : DOCTOR_NOTE, "podman", doctor_text(d, "/%s", files[i]), "rootless containers with more than one account inside do not start",
-                       doctor_text(d, "usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s, then podman system migrate", user), "'%s' has %llu ids there, images need %d", user, (unsigned long long)n, IDS_WANTED);
+        if (n < DOCTOR_IDS_WANTED)
+            doctor_say(d, doctor_has_unit(d, FLEET_QUADLET) ? DOCTOR_BAD : DOCTOR_NOTE, "podman", doctor_text(d, "/%s", files[i]), "rootless containers with more than one account inside do not start",
+                       doctor_text(d, "usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %s, then podman system migrate", user), "'%s' has %llu ids there, images need %d", user, (unsigned long long)n, DOCTOR_IDS_WANTED);
     }
 }
 
@@ -78,7 +68,7 @@ static void judge_linger(struct doctor *d, const char *user)
     if (doctor_exists(d, doctor_text(d, "var/lib/systemd/linger/%s", user)))
         doctor_say(d, DOCTOR_OK, "boot", "here", "", "", "units of '%s' start at boot and stay after logout (linger)", user);
     else
-        doctor_say(d, has_unit(d, FLEET_SYSTEMD) || has_unit(d, FLEET_QUADLET) ? DOCTOR_BAD : DOCTOR_NOTE, "boot", "here", "its units end at logout and do not come back at boot", doctor_text(d, "loginctl enable-linger %s", user), "'%s' does not linger", user);
+        doctor_say(d, doctor_has_unit(d, FLEET_SYSTEMD) || doctor_has_unit(d, FLEET_QUADLET) ? DOCTOR_BAD : DOCTOR_NOTE, "boot", "here", "its units end at logout and do not come back at boot", doctor_text(d, "loginctl enable-linger %s", user), "'%s' does not linger", user);
 }
 
 static void judge_user(struct doctor *d)
@@ -91,7 +81,7 @@ static void judge_user(struct doctor *d)
     if (os_name_valid(str_of(user)))
         judge_linger(d, user);
     base_autobuf struct buf podman = BUF_INIT(4096);
-    if (has_unit(d, FLEET_QUADLET) || os_find_program("podman", &podman, NULL) == 0)
+    if (doctor_has_unit(d, FLEET_QUADLET) || os_find_program("podman", &podman, NULL) == 0)
         judge_ids(d, user);
     judge_delegation(d);
 }
@@ -113,7 +103,7 @@ static void judge_enabled(struct doctor *d)
 
 void account_judge(struct doctor *d)
 {
-    bool units = has_unit(d, FLEET_SYSTEMD) || has_unit(d, FLEET_QUADLET);
+    bool units = doctor_has_unit(d, FLEET_SYSTEMD) || doctor_has_unit(d, FLEET_QUADLET);
     if (d->live && !doctor_exists(d, "run/systemd/system"))
         doctor_say(d, units ? DOCTOR_BAD : DOCTOR_NOTE, "boot", "here", "services with 'unit: systemd' or 'quadlet' cannot be deployed here; 'berth up' works", "", "systemd does not run this machine");
     judge_enabled(d);

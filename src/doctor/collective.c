@@ -16,11 +16,10 @@
 /* Whether card i is one that the host's declaration means; without one all cards with memory of their own and of the maker that has most are. */
 static void chosen(const struct hw *h, const struct fleet_host *host, bool ret[HW_DEVICES_MAX])
 {
-    bool sure;
     unsigned of[HW_INTEL + 1] = {0};
     memset(ret, 0, sizeof *ret * HW_DEVICES_MAX);
     for (size_t i = 0; host && i < host->n_devices; i++) {
-        int at = host->devices[i].pci ? hw_find_pci(h, host->devices[i].pci) : hw_find_engine(h, host->devices[i].name, &sure);
+        int at = doctor_place(h, &host->devices[i]);
         if (at >= 0)
             ret[at] = true;
     }

@@ -75,6 +75,26 @@ bool doctor_exists(struct doctor *d, const char *path)
     return faccessat(hw_root(d->reader), path, F_OK, 0) == 0;
 }
 
+bool doctor_has_unit(const struct doctor *d, enum fleet_unit kind)
+{
+    for (size_t i = 0; d->o->fleet && i < d->o->fleet->n_services; i++)
+        if (d->o->fleet->services[i].host == d->o->host && d->o->fleet->services[i].unit == kind)
+            return true;
+    return false;
+}
+
+int doctor_place(const struct hw *h, const struct fleet_device *f)
+{
+    bool sure;
+    return f->pci ? hw_find_pci(h, f->pci) : hw_find_engine(h, f->name, &sure);
+}
+
+bool doctor_near(uint64_t a, uint64_t b, unsigned per_mille)
+{
+    uint64_t more = a > b ? a : b, gap = a > b ? a - b : b - a;
+    return gap <= more / 1000 * per_mille;
+}
+
 const char *doctor_rate(double bytes_s, char out[UNITS_TEXT])
 {
     snprintf(out, UNITS_TEXT, "%.1f GB/s", bytes_s / 1e9);

@@ -25,6 +25,7 @@
 #define DOCTOR_FILE_MAX ((size_t)1 << 20)  /* of a small file of /proc, /sys, /etc */
 #define DOCTOR_LOG_MAX ((size_t)16 << 20)  /* of the kernel's log: its ring has at most that */
 #define DOCTOR_COMMAND_MS 20000
+#define DOCTOR_IDS_WANTED 65536 /* of a range of accounts: images have some up to 65535 */
 
 struct doctor {
     const struct doctor_options *o;
@@ -48,6 +49,12 @@ const char *doctor_text(struct doctor *d, const char *fmt, ...) BASE_PRINTF(2, 3
 struct str doctor_file(struct doctor *d, const char *path, struct buf *b);
 bool doctor_file_u64(struct doctor *d, const char *path, uint64_t *ret);
 bool doctor_exists(struct doctor *d, const char *path);
+/* Whether the fleet has a service of that kind on this machine. */
+bool doctor_has_unit(const struct doctor *d, enum fleet_unit kind);
+/* Which of h's cards a declared device is: by its address, else by its engine's name; -1. */
+int doctor_place(const struct hw *h, const struct fleet_device *f);
+/* Figures in a fleet file are rounded by a person: equal but for that many thousandths of the larger one. */
+bool doctor_near(uint64_t a, uint64_t b, unsigned per_mille);
 /* "7.9 GB/s" */
 const char *doctor_rate(double bytes_s, char out[UNITS_TEXT]);
 /* A command's output; its exit must be 0. -ENOENT: it is not here. */

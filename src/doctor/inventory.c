@@ -8,23 +8,10 @@
 
 #define MEASUREMENTS_MAX 1000 /* that are looked at, newest first */
 
-/* Figures in a fleet file are rounded by a person. */
-static bool differs(uint64_t a, uint64_t b, unsigned per_cent)
-{
-    uint64_t more = a > b ? a : b, gap = a > b ? a - b : b - a;
-    return gap > more / 100 * per_cent;
-}
-
-static int place_of(const struct hw *h, const struct fleet_device *f)
-{
-    bool sure;
-    return f->pci ? hw_find_pci(h, f->pci) : hw_find_engine(h, f->name, &sure);
-}
-
 static bool declared(const struct doctor *d, size_t card)
 {
     for (size_t i = 0; i < d->o->host->n_devices; i++)
-        if (place_of(&d->r->hw, &d->o->host->devices[i]) == (int)card)
+        if (doctor_place(&d->r->hw, &d->o->host->devices[i]) == (int)card)
             return true;
     return false;
 }
@@ -35,7 +22,7 @@ static int moved_to(const struct doctor *d, const struct fleet_device *f)
     int at = -1;
     for (size_t i = 0; i < d->r->hw.n_devices; i++) {
         const struct hw_device *dev = &d->r->hw.devices[i];
-        if (!dev->memory_known || declared(d, i) || differs(dev->total_bytes, f->memory_bytes, 2))
+        if (!dev->memory_known || declared(d, i) || !doctor_near(dev->total_bytes, f->memory_bytes, 20))
             continue;
         if (at >= 0)
             return -1;
@@ -71,17 +58,17 @@ static void judge_declared(struct doctor *d, const struct fleet_device *f)
 {
     char a[UNITS_TEXT], b[UNITS_TEXT];
     size_t before = d->n;
-    int at = place_of(&d->r->hw, f);
+    int at = doctor_place(&d->r->hw, f);
     if (at < 0) {
         judge_missing(d, f);
         return;
     }
     const struct hw_device *dev = &d->r->hw.devices[at];
-    if (dev->memory_known && dev->total_bytes < f->memory_bytes && differs(dev->total_bytes, f->memory_bytes, 1))
+    if (dev->memory_known && dev->total_bytes < f->memory_bytes && !doctor_near(dev->total_bytes, f->memory_bytes, 10))
         doctor_say(d, DOCTOR_BAD, "inventory", f->name, "plans count on memory that is not there", "berth doctor --write, then berth fit", "is declared with %s and has %s", units_show_bytes(f->memory_bytes, a), units_show_bytes(dev->total_bytes, b));
-    else if (dev->memory_known && differs(dev->total_bytes, f->memory_bytes, 1))
+    else if (dev->memory_known && !doctor_near(dev->total_bytes, f->memory_bytes, 10))
         doctor_say(d, DOCTOR_NOTE, "inventory", f->name, "plans use less than there is", "berth doctor --write, unless it is meant so", "is declared with %s and has %s", units_show_bytes(f->memory_bytes, a), units_show_bytes(dev->total_bytes, b));
-    if (f->link_bytes_s && dev->link.bytes_s && dev->link.bytes_s < f->link_bytes_s && differs(dev->link.bytes_s, f->link_bytes_s, 3))
+    if (f->link_bytes_s && dev->link.bytes_s && dev->link.bytes_s < f->link_bytes_s && !doctor_near(dev->link.bytes_s, f->link_bytes_s, 30))
         doctor_say(d, DOCTOR_WARN, "inventory", f->name, "speeds are predicted with the wider way", "look at the findings about its way; berth doctor --write when it is to stay so", "its way is declared with %s and has %s", doctor_rate((double)f->link_bytes_s, a),
                    doctor_rate((double)dev->link.bytes_s, b));
     if (dev->memory_known && (f->shared == FLEET_YES) != dev->shared)
@@ -170,11 +157,11 @@ void inventory_judge(struct doctor *d)
         const struct hw_device *dev = &d->r->hw.devices[i];
         bool taken = false;
         for (size_t k = 0; k < host->n_devices; k++)
-            taken = taken || (place_of(&d->r->hw, &host->devices[k]) < 0 && moved_to(d, &host->devices[k]) == (int)i);
+            taken = taken || (doctor_place(&d->r->hw, &host->devices[k]) < 0 && moved_to(d, &host->devices[k]) == (int)i);
         if (dev->memory_known && !declared(d, i) && !taken)
             doctor_say(d, DOCTOR_NOTE, "inventory", dev->pci, "it is planned with only while this machine is looked at", "berth doctor --write", "%s is not declared under 'devices' of host '%s'", dev->name, host->name);
     }
-    if (host->memory_bytes > found->total_bytes && differs(host->memory_bytes, found->total_bytes, 1))
+    if (host->memory_bytes > found->total_bytes && !doctor_near(host->memory_bytes, found->total_bytes, 10))
         doctor_say(d, DOCTOR_BAD, "inventory", "RAM", "plans count on memory that is not there", "look whether a module is gone; else change 'memory' of the host", "host '%s' is declared with %s and has %s", host->name, units_show_bytes(host->memory_bytes, a),
                    units_show_bytes(found->total_bytes, b));
 }

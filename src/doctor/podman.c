@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define INFO_MAX ((size_t)1 << 20)
-#define IDS_WANTED 65536
 
 /* ---- parser ------------------------------------------------------------------------------------------------------------- */
 
@@ -63,14 +62,6 @@ int podman_parse(struct str text, struct podman_facts *ret, struct err *err)
 
 /* ---- judges --------------------------------------------------------------------------------------------------------------- */
 
-static bool quadlets(const struct doctor *d)
-{
-    for (size_t i = 0; d->o->fleet && i < d->o->fleet->n_services; i++)
-        if (d->o->fleet->services[i].host == d->o->host && d->o->fleet->services[i].unit == FLEET_QUADLET)
-            return true;
-    return false;
-}
-
 /* Older than 4.4: no quadlets. */
 static bool too_old(const char *version)
 {
@@ -90,8 +81,8 @@ static void judge(struct doctor *d, const struct podman_facts *f, enum doctor_le
         doctor_say(d, fault, "podman", "cgroups", "quadlets need version 2", "systemd.unified_cgroup_hierarchy=1 on the kernel command line", "it runs with cgroups %s", f->cgroups);
     if (*f->manager && strcmp(f->manager, "systemd") != 0)
         doctor_say(d, DOCTOR_WARN, "podman", "cgroups", "systemd does not see what containers take", "log in with a session of systemd (XDG_RUNTIME_DIR), or set cgroup_manager in containers.conf", "cgroups are managed by '%s'", f->manager);
-    if (f->rootless && f->ids < IDS_WANTED)
-        doctor_say(d, fault, "podman", "ids", "images with more than one account do not start", "ranges in /etc/subuid and /etc/subgid, then podman system migrate", "rootless containers have %llu ids, images need %d", (unsigned long long)f->ids, IDS_WANTED);
+    if (f->rootless && f->ids < DOCTOR_IDS_WANTED)
+        doctor_say(d, fault, "podman", "ids", "images with more than one account do not start", "ranges in /etc/subuid and /etc/subgid, then podman system migrate", "rootless containers have %llu ids, images need %d", (unsigned long long)f->ids, DOCTOR_IDS_WANTED);
     if (f->rootless && (!f->memory || !f->pids))
         doctor_say(d, DOCTOR_WARN, "podman", "cgroups", "limits of containers are refused or not kept", "a drop-in for user@.service with [Service] Delegate=cpu cpuset io memory pids", "rootless containers have no controller for %s", f->memory ? "pids" : "memory");
     if (strcmp(f->driver, "vfs") == 0)
@@ -131,7 +122,7 @@ void podman_judge(struct doctor *d)
     base_autobuf struct buf b = BUF_INIT(INFO_MAX);
     struct podman_facts f;
     struct err err;
-    enum doctor_level fault = quadlets(d) ? DOCTOR_BAD : DOCTOR_NOTE;
+    enum doctor_level fault = doctor_has_unit(d, FLEET_QUADLET) ? DOCTOR_BAD : DOCTOR_NOTE;
     if (!d->live)
         return;
     int r = doctor_run(argv, &b, &err);

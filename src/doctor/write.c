@@ -96,12 +96,6 @@ static int replace(struct writing *w, const struct yaml_node *node, const char *
     return add_edit(w, at, len + 2 * skip, str_of(put), err);
 }
 
-static bool near(uint64_t a, uint64_t b, unsigned per_mille)
-{
-    uint64_t more = a > b ? a : b, gap = a > b ? a - b : b - a;
-    return gap <= more / 1000 * per_mille;
-}
-
 static const char *memory_text(const struct hw_device *d, char out[VALUE_MAX])
 {
     snprintf(out, VALUE_MAX, "%lluMiB", (unsigned long long)(d->total_bytes >> 20));
@@ -120,11 +114,11 @@ static int update(struct writing *w, const struct yaml_node *node, const struct 
     const struct yaml_node *v;
     char text[VALUE_MAX];
     int r = 0;
-    if ((v = yaml_get(node, "memory")) && !near(f->memory_bytes, d->total_bytes, 5))
+    if ((v = yaml_get(node, "memory")) && !doctor_near(f->memory_bytes, d->total_bytes, 5))
         r = replace(w, v, memory_text(d, text), false, err);
     if (r == 0 && f->pci && (v = yaml_get(node, "pci")) && strcasecmp(f->pci, d->pci) != 0)
         r = replace(w, v, d->pci, true, err);
-    if (r == 0 && f->link_bytes_s && d->link.bytes_s && (v = yaml_get(node, "link")) && !near(f->link_bytes_s, d->link.bytes_s, 30))
+    if (r == 0 && f->link_bytes_s && d->link.bytes_s && (v = yaml_get(node, "link")) && !doctor_near(f->link_bytes_s, d->link.bytes_s, 30))
         r = replace(w, v, link_text(d, text), false, err);
     if (r == 0 && (v = yaml_get(node, "shared")) && (f->shared == FLEET_YES) != d->shared)
         r = replace(w, v, d->shared ? "true" : "false", false, err);
@@ -139,8 +133,7 @@ static int pair(struct writing *w, struct err *err)
     for (size_t i = 0; i < HW_DEVICES_MAX; i++)
         w->as[i] = -1;
     for (size_t k = 0; k < host->n_devices; k++) {
-        bool sure;
-        int at = host->devices[k].pci ? hw_find_pci(w->hw, host->devices[k].pci) : hw_find_engine(w->hw, host->devices[k].name, &sure);
+        int at = doctor_place(w->hw, &host->devices[k]);
         if (at >= 0 && w->hw->devices[at].memory_known)
             w->as[at] = (int)k;
     }
@@ -151,7 +144,7 @@ static int pair(struct writing *w, struct err *err)
         for (size_t i = 0; i < w->hw->n_devices; i++)
             placed = placed || w->as[i] == (int)k;
         for (size_t i = 0; !placed && host->devices[k].pci && i < w->hw->n_devices; i++)
-            if (w->as[i] < 0 && w->hw->devices[i].memory_known && near(w->hw->devices[i].total_bytes, host->devices[k].memory_bytes, 20)) {
+            if (w->as[i] < 0 && w->hw->devices[i].memory_known && doctor_near(w->hw->devices[i].total_bytes, host->devices[k].memory_bytes, 20)) {
                 if (found >= 0)
                     return refuse(w, host->devices[k].pos.line, "this device is not at its address, and several cards could be it", err);
                 found = (int)i;
