@@ -101,6 +101,12 @@ int check_users(struct check_run *c) BASE_MUST_USE;
 /* True when some service on this machine uses the thing; *ret_elsewhere: one on another. */
 bool check_used_here(const struct fleet *f, const struct fleet_model *m, const struct fleet_runtime *rt, bool *ret_elsewhere);
 
+/* Every address of a host. */
+static inline bool check_is_wildcard(struct str ip)
+{
+    return str_eq_c(ip, "0.0.0.0") || str_eq_c(ip, "::");
+}
+
 static inline bool check_is_here(const struct fleet_host *h)
 {
     return h->ssh == NULL;

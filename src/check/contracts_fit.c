@@ -24,7 +24,7 @@ static const struct {
 /* The first note of a topic that breaks its contract, or NULL. */
 static const char *broken_rule(const struct check_need *n, enum topic t)
 {
-    for (size_t i = 0; n->result && i < n->result->n_notes; i++) {
+    for (size_t i = 0; i < n->result->n_notes; i++) {
         const struct fit_note *note = &n->result->notes[i];
         size_t k = 0;
         while (k < BASE_COUNT(named) && strcmp(named[k].rule, note->rule) != 0)

@@ -129,11 +129,6 @@ int check_ports(struct check_run *c)
 
 /* ---- addresses ------------------------------------------------------------------------------------------------------------ */
 
-static bool is_wildcard(struct str ip)
-{
-    return str_eq_c(ip, "0.0.0.0") || str_eq_c(ip, "::");
-}
-
 static bool is_ip(const char *text)
 {
     unsigned char any[16];
@@ -147,7 +142,7 @@ static int has_address(const char *ip, bool *ret, struct err *err)
     struct in6_addr six;
     bool v4 = inet_pton(AF_INET, ip, &four) == 1, v6 = inet_pton(AF_INET6, ip, &six) == 1;
     struct ifaddrs *list = NULL;
-    *ret = is_wildcard(str_of(ip)) || (v4 && (ntohl(four.s_addr) >> 24) == 127);
+    *ret = check_is_wildcard(str_of(ip)) || (v4 && (ntohl(four.s_addr) >> 24) == 127);
     if (*ret)
         return 0;
     if (getifaddrs(&list) < 0)
@@ -184,7 +179,7 @@ static int judge_router_address(struct check_run *c)
         return check_found(c, CHECK_NONE, subject, at, "it listens on a socket");
     if (!h || check_is_here(h))
         return judge_here(c, subject, at, o->address);
-    if (strncmp(o->address, "127.", 4) == 0 || is_wildcard(str_of(o->address)))
+    if (strncmp(o->address, "127.", 4) == 0 || check_is_wildcard(str_of(o->address)))
         return check_found(c, CHECK_HOLDS, subject, at, "every host has %s", o->address);
     if (!is_ip(h->address))
         return check_found(c, CHECK_UNPROVEN, subject, at, "which addresses host '%s' has cannot be seen from here", h->name);
@@ -236,7 +231,7 @@ static void take_publish(struct container *k, const char *word, uint16_t port)
     if (brackets && address.len > 1)
         address = (struct str){address.ptr + 1, address.len - 2};
     k->published = k->published || mine;
-    if (address.len == 0 || is_wildcard(address)) {
+    if (address.len == 0 || check_is_wildcard(address)) {
         k->wide = true;
         k->wide_word = word;
     }

@@ -24,11 +24,6 @@ static bool is_loopback(const char *ip)
     return strncmp(ip, "127.", 4) == 0 || strcmp(ip, "::1") == 0 || strcmp(ip, "localhost") == 0;
 }
 
-static bool is_wildcard(const char *ip)
-{
-    return strcmp(ip, "0.0.0.0") == 0 || strcmp(ip, "::") == 0;
-}
-
 /* Whether a client runs on the router's host, and whether on its network. */
 static bool beside_router(const struct fleet *f, const struct fleet_client *c)
 {
@@ -74,9 +69,9 @@ int check_client_url(const struct fleet *f, const struct fleet_client *c, struct
     }
     if (o->socket)
         return err_set(err, -EINVAL, "the router listens on a socket, which has no address for client '%s': give it a 'url'", c->name);
-    if (is_wildcard(address) && beside_router(f, c))
+    if (check_is_wildcard(str_of(address)) && beside_router(f, c))
         address = c->network == FLEET_NETWORK_BRIDGE ? "host.containers.internal" : strcmp(address, "::") == 0 ? "::1" : "127.0.0.1";
-    else if (is_wildcard(address)) {
+    else if (check_is_wildcard(str_of(address))) {
         if (!h || !h->address)
             return err_set(err, -EINVAL, "client '%s' is on another machine, and the host of the router has no 'address'", c->name);
         address = h->address;

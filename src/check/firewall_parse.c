@@ -20,12 +20,29 @@ static bool is_space(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* A line as words: quotes hold spaces together and are taken off; braces, commas, colons between spaces and semicolons stand alone. */
-static int words_of(struct parser *p, struct str s, const char *const **ret, size_t *ret_n)
+/* A rule's words, while they are read. */
+struct words {
+    const char **list;
+    size_t n, cap;
+};
+
+static int add_word(struct parser *p, struct words *w, struct str word)
 {
-    const char **list = NULL;
-    size_t n = 0, cap = 0, i = 0;
-    while (i < s.len) {
+    if (w->n == FIREWALL_WORDS_MAX)
+        return err_set(p->err, -E2BIG, "line %u has more than %d words", p->line, FIREWALL_WORDS_MAX);
+    const char **list = arena_grow(p->a, w->list, w->n + 1, &w->cap, sizeof *list);
+    if (!list)
+        return err_nomem(p->err);
+    w->list = list;
+    list[w->n] = arena_dup(p->a, word);
+    return list[w->n++] ? 0 : err_nomem(p->err);
+}
+
+/* A line as words: quotes hold spaces together and are taken off; braces, commas, colons between spaces and semicolons stand alone. */
+static int nft_words(struct parser *p, struct str s, struct words *ret)
+{
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < s.len;) {
         if (is_space(s.ptr[i])) {
             i++;
             continue;
@@ -44,17 +61,9 @@ static int words_of(struct parser *p, struct str s, const char *const **ret, siz
                 i++;
             end = i;
         }
-        if (n == FIREWALL_WORDS_MAX)
-            return err_set(p->err, -E2BIG, "line %u has more than %d words", p->line, FIREWALL_WORDS_MAX);
-        const char **more = arena_grow(p->a, list, n + 1, &cap, sizeof *more);
-        if (!more || !(more[n] = arena_dup(p->a, (struct str){s.ptr + begin, end - begin})))
-            return err_nomem(p->err);
-        list = more;
-        n++;
+        r = add_word(p, ret, (struct str){s.ptr + begin, end - begin});
     }
-    *ret = list;
-    *ret_n = n;
-    return 0;
+    return r;
 }
 
 static int add_chain(struct parser *p, const char *table, const char *name, struct firewall_chain **ret)
@@ -165,11 +174,10 @@ static int iptables_line(struct parser *p, bool *filter, const char *const *w, s
 }
 
 /* iptables has lists inside words; only nft's commas stand alone. */
-static int iptables_words(struct parser *p, struct str s, const char *const **ret, size_t *ret_n)
+static int iptables_words(struct parser *p, struct str s, struct words *ret)
 {
-    const char **list = NULL;
-    size_t n = 0, cap = 0;
-    while (s.len) {
+    int r = 0;
+    while (r == 0 && s.len) {
         s = str_trim(s);
         bool quoted = s.len && s.ptr[0] == '"';
         size_t end = quoted ? 1 : 0;
@@ -177,19 +185,11 @@ static int iptables_words(struct parser *p, struct str s, const char *const **re
             end++;
         if (s.len == 0)
             break;
-        if (n == FIREWALL_WORDS_MAX)
-            return err_set(p->err, -E2BIG, "line %u has more than %d words", p->line, FIREWALL_WORDS_MAX);
-        const char **more = arena_grow(p->a, list, n + 1, &cap, sizeof *more);
-        if (!more || !(more[n] = arena_dup(p->a, (struct str){s.ptr + quoted, end - quoted})))
-            return err_nomem(p->err);
-        list = more;
-        n++;
+        r = add_word(p, ret, (struct str){s.ptr + quoted, end - quoted});
         end += quoted && end < s.len;
         s = (struct str){s.ptr + end, s.len - end};
     }
-    *ret = list;
-    *ret_n = n;
-    return 0;
+    return r;
 }
 
 /* ---- both ---------------------------------------------------------------------------------------------------------------- */
@@ -221,14 +221,13 @@ int firewall_parse(struct str text, struct arena *a, struct firewall *ret, struc
     int r = language(text, &f.iptables, err);
     while (r == 0 && text.ptr) {
         struct str line = str_trim(str_split(&text, '\n'));
-        const char *const *words = NULL;
-        size_t n = 0;
+        struct words w = {.n = 0};
         p.line++;
         if (line.len == 0 || line.ptr[0] == '#')
             continue;
-        r = f.iptables ? iptables_words(&p, line, &words, &n) : words_of(&p, line, &words, &n);
+        r = f.iptables ? iptables_words(&p, line, &w) : nft_words(&p, line, &w);
         if (r == 0)
-            r = f.iptables ? iptables_line(&p, &filter, words, n) : nft_line(&p, &b, words, n);
+            r = f.iptables ? iptables_line(&p, &filter, w.list, w.n) : nft_line(&p, &b, w.list, w.n);
     }
     if (r == 0 && b.depth > 0)
         r = err_set(err, -EBADMSG, "it ends in the middle of a block");

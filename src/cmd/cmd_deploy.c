@@ -279,7 +279,7 @@ static int run_tour(const struct cmd *c, int argc, char **argv)
 
 const struct cmd cmd_plan = {
     .name = "plan",
-    .synopsis = "[HOST...] [--since REV | --diff | ...] [--json] [-f FILE]",
+    .synopsis = "[HOST...] [--since REV] [--diff] [--json] [-f FILE]",
     .summary = "what a deploy would install, restart and retire",
     .description = "Compares the units that the fleet file wants on each host with what is installed and runs there, file by file, and changes nothing. A service is only touched for a reason: its unit's text differs (--diff shows the lines), it "
                    "does not run, or its process is older than its file. Without HOST all hosts. With --exit-code the exit code is 10 when there is something to do.\n\n"

@@ -116,15 +116,21 @@ int deploy_gate_text(struct deploy *d, const char *path_then, const char *text, 
 
 /* ---- apply.c ---- */
 
+/* Puts the item's file in place of the one before, which goes to trash STAMP, and has systemd read and enable it; nothing is started. */
 int deploy_install(struct deploy *d, const struct deploy_item *i, const char *stamp, struct err *err) BASE_MUST_USE;
+/* Forgets that it failed before. As deploy_systemctl. */
 int deploy_start_unit(struct deploy *d, const char *unit, struct err *err) BASE_MUST_USE;
 int deploy_stop_unit(struct deploy *d, const char *unit, struct err *err) BASE_MUST_USE;
 
-/* ---- router.c ---- */
+/* ---- router.c: the router as a unit is d->front, the last item of a plan; struct deploy_router tells one that is up ---- */
 
+/* Fills in d->front when the router is a unit of this host, else leaves it empty. */
 int deploy_front_open(struct deploy *d, struct err *err) BASE_MUST_USE;
+/* What is to be done with it. interrupted: a deploy before did not come to its end, so that what runs is proven once more. */
 int deploy_front_plan(struct deploy *d, bool interrupted, struct deploy_item *item, struct err *err) BASE_MUST_USE;
+/* What stands between the item and its start: its unit's text, the files that it names, its port. */
 int deploy_front_gate(struct deploy *d, const struct deploy_item *item, struct err *err) BASE_MUST_USE;
+/* Does the item, and waits until the router accepts. */
 int deploy_front_bring(struct deploy *d, const struct deploy_item *i, const char *stamp, struct err *err) BASE_MUST_USE;
 /* Before or instead of putting its unit back: what it read before. */
 int deploy_front_restore(struct deploy *d, const struct deploy_item *i, struct err *err) BASE_MUST_USE;

@@ -21,41 +21,37 @@ static int key(const struct unit_input *in, struct buf *out, const char *name, c
     return 0;
 }
 
+/* A file or folder of the host, read-only at a place inside. */
+static int volume(const struct unit_input *in, const char *path, const char *inside, struct buf *out, struct err *err)
+{
+    base_autobuf struct buf word = BUF_INIT(16384);
+    if (strchr(path, ':') || strchr(path, ','))
+        return err_set(err, -EINVAL, "'%s' cannot be shown to service '%s': a volume's name has no ':' or ','", path, in->service->name);
+    buf_addf(&word, "%s:%s:ro", path, inside);
+    if (buf_status(&word) < 0)
+        return err_nomem(err);
+    const char *w = word.ptr;
+    return unit_words(out, "Volume", &w, 1, false, err);
+}
+
 static int volumes(const struct unit_input *in, struct buf *out, struct err *err)
 {
-    for (size_t i = 0; i < in->n_reads; i++) {
-        const char *path = in->reads[i];
-        base_autobuf struct buf word = BUF_INIT(16384);
-        if (strchr(path, ':') || strchr(path, ','))
-            return err_set(err, -EINVAL, "'%s' cannot be shown to service '%s': a volume's name has no ':' or ','", path, in->service->name);
-        buf_addf(&word, "%s:%s:ro", path, path);
-        if (buf_status(&word) < 0)
-            return err_nomem(err);
-        const char *w = word.ptr;
-        int r = unit_words(out, "Volume", &w, 1, false, err);
-        if (r < 0)
-            return r;
-    }
-    return 0;
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < in->n_reads; i++)
+        r = volume(in, in->reads[i], in->reads[i], out, err);
+    return r;
 }
 
 /* Each is one file that the container can read and nobody else is shown. */
 static int secrets(const struct unit_input *in, struct buf *out, struct err *err)
 {
-    for (size_t i = 0; i < in->n_credentials; i++) {
-        const struct unit_credential *c = &in->credentials[i];
-        base_autobuf struct buf word = BUF_INIT(16384);
-        if (strchr(c->path, ':') || strchr(c->path, ','))
-            return err_set(err, -EINVAL, "'%s' cannot be shown to service '%s': a volume's name has no ':' or ','", c->path, in->service->name);
-        buf_addf(&word, "%s:" UNIT_CREDENTIALS "/%s:ro", c->path, c->name);
-        if (buf_status(&word) < 0)
-            return err_nomem(err);
-        const char *w = word.ptr;
-        int r = unit_words(out, "Volume", &w, 1, false, err);
-        if (r < 0)
-            return r;
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < in->n_credentials; i++) {
+        base_autobuf struct buf inside = BUF_INIT(4096);
+        buf_addf(&inside, UNIT_CREDENTIALS "/%s", in->credentials[i].name);
+        r = buf_status(&inside) < 0 ? err_nomem(err) : volume(in, in->credentials[i].path, inside.ptr, out, err);
     }
-    return 0;
+    return r;
 }
 
 /* The folder of the unit's own files, as quadlets name it: beside the unit. */
