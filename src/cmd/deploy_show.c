@@ -4,7 +4,10 @@
  */
 #include "deploy_int.h"
 
+#include <limits.h>
 #include <unistd.h>
+
+#define DIFF_LINE_MAX (1u << 16) /* characters of a line that are shown */
 
 static enum os_style style_of(struct str action)
 {
@@ -26,6 +29,7 @@ static void add_rows(struct os_table *t, json_val host)
     }
 }
 
+/* A file of another host may hold anything. */
 static void add_diff(struct buf *out, json_val host)
 {
     json_val items = json_get(host, "items");
@@ -34,8 +38,13 @@ static void add_diff(struct buf *out, json_val host)
         struct str path = json_get_str(it, "path", ""), diff = json_get_str(it, "diff", "");
         if (!diff.len)
             continue;
-        buf_addf(out, "\n" STR_FMT ":\n", STR_ARG(path));
-        buf_add_str(out, diff);
+        buf_add_char(out, '\n');
+        buf_add_printable(out, path, PATH_MAX);
+        buf_add_c(out, ":\n");
+        while (diff.len) {
+            buf_add_printable(out, str_split(&diff, '\n'), DIFF_LINE_MAX);
+            buf_add_char(out, '\n');
+        }
     }
 }
 

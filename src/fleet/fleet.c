@@ -212,11 +212,10 @@ int fleet_load(const char *path, const struct fleet_options *opt, struct fleet *
         return err_set(err, -EINVAL, "%s:1:1: the file is larger than %zu KiB", path, CONF_YAML_MAX / 1024);
     if (rc == 0)
         rc = fleet_parse(buf_str(&text), path, opt, &f, err);
+    if (rc == 0)
+        rc = take_lock(f, err);
     if (rc < 0)
-        return rc;
-    rc = take_lock(f, err);
-    if (rc < 0)
-        f = fleet_free(f);
+        (void)fleet_free(f);
     else
         *ret = f;
     return rc;

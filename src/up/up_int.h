@@ -151,7 +151,7 @@ struct up_keys_file {
 struct up_keys {
     struct up_keys_file file;
     struct buf text; /* that the workers have, and berth's own line with it */
-    char own[PROXY_KEY_TEXT + 16]; /* the key of that line, new with each start; "": clients need none */
+    char own[PROXY_KEY_TEXT]; /* the key of that line, new with each start; "": clients need none */
     struct net_timer *timer;
 };
 

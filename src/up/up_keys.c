@@ -4,7 +4,6 @@
  * they were, and says so once.
  */
 #include <errno.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 
 #include "up_int.h"
@@ -29,23 +28,16 @@ static bool same(const struct up_keys_file *a, const struct up_keys_file *b)
 /* A key for berth itself, which nobody else has: it asks the router as clients do, and the file has no secret to ask with. */
 static int add_own(struct up *u, struct buf *text, struct err *err)
 {
-    unsigned char secret[32];
-    char hex[OS_SHA256_HEX];
-    if (!u->keys.own[0]) {
-        if (getrandom(secret, sizeof secret, 0) != (ssize_t)sizeof secret)
-            return err_sys(err, -errno, "cannot make a key");
-        int n = snprintf(u->keys.own, sizeof u->keys.own, "berth_");
-        for (size_t i = 0; i < sizeof secret; i++)
-            n += snprintf(u->keys.own + n, sizeof u->keys.own - (size_t)n, "%02x", secret[i]);
-        explicit_bzero(secret, sizeof secret);
-    }
-    struct os_digest *d = os_digest_new();
-    int r = d ? os_digest_add(d, u->keys.own, strlen(u->keys.own)) : -ENOMEM;
-    if (r == 0)
-        r = os_digest_hex(d, hex);
-    os_digest_free(d);
-    buf_addf(text, "\n" OWN_NAME " sha256:%s\n", r < 0 ? "" : hex);
-    return r < 0 || buf_status(text) < 0 ? err_nomem(err) : 0;
+    unsigned char hash[PROXY_KEY_HASH];
+    char hex[2 * PROXY_KEY_HASH + 1];
+    int r = u->keys.own[0] ? 0 : proxy_key_new(u->keys.own, err);
+    if (r < 0)
+        return r;
+    r = proxy_key_hash(str_of(u->keys.own), hash);
+    if (r < 0)
+        return err_sys(err, r, "cannot hash a key");
+    buf_addf(text, "\n" OWN_NAME " sha256:%s\n", os_hex(hash, sizeof hash, hex));
+    return buf_status(text) < 0 ? err_nomem(err) : 0;
 }
 
 int up_keys_load(struct up *u, struct err *err)

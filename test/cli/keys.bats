@@ -183,3 +183,18 @@ knows() { [ "$(chat -H "x-api-key: $1")" = 200 ]; }
 	run head "$url/v1/models" -H 'Origin: https://chat.example'
 	grep -qix 'access-control-allow-origin: https://chat.example' <<<"$output"
 }
+
+@test "berth has a key of its own, for as long as it runs, told to its account alone" {
+	write_fleet
+	"$BERTH" key -f "$fleet" add alice >/dev/null
+	bring_up
+	own=$(curl -sf --unix-socket "$BERTH_RUN/keys/control.sock" http://berth/key | jq -r .key)
+	[[ $own =~ ^berth_[A-Za-z0-9_-]{43}$ ]]
+	[ "$(chat -H "Authorization: Bearer $own")" = 200 ]
+	[ "$(chat -H "Authorization: Bearer ${own}x")" = 401 ]
+	absent -rqF "${own#berth_}" "$scratch"
+	absent -q berth.itself "$scratch/keys"
+	"$BERTH" down -f "$fleet"
+	bring_up
+	[ "$(chat -H "Authorization: Bearer $own")" = 401 ]
+}
