@@ -200,10 +200,9 @@ static int compare(struct check_run *c, const struct fleet_service *s, const str
     if (r < 0)
         return r == -ENOMEM ? err_nomem(c->err) : 0; /* contract argv says it */
     for (size_t i = 0; i < q->n && !*ret; i++) {
-        struct str value = str_of(q->words[i]), name = value;
         if (!is_flag(q->words[i]))
             continue;
-        name = str_split(&value, '=');
+        struct str value = str_of(q->words[i]), name = str_split(&value, '=');
         const char *says = value_in(s, q->words + i, q->n - i, name), *gets = value_in(s, argv, n, name);
         bool same = gets && (strcmp(says, gets) == 0 || (gets[0] == '/' && strcmp(base_name(says), base_name(gets)) == 0));
         if (!gets)

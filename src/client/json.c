@@ -173,10 +173,9 @@ int client_read_aider(struct client_reading *r, json_val root)
     struct str key;
     json_val m;
     while (json_next(root, &i, &key, &m)) {
-        struct str name = key;
         if (!str_starts(key, STR("openai/")))
             continue; /* somebody else's */
-        name = (struct str){key.ptr + 7, key.len - 7};
+        struct str name = {key.ptr + 7, key.len - 7};
         struct client_claim *c = client_add(r, name, client_line_of(r->text, key));
         if (!c)
             return r->err ? r->err->code : -ENOMEM;

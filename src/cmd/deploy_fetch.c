@@ -54,8 +54,7 @@ void deploy_take_secrets(void)
         buf_add_char(&text, c);
     struct str rest = buf_str(&text);
     while (rest.ptr) {
-        struct str value = str_split(&rest, '\n'), key = value;
-        key = str_split(&value, '=');
+        struct str value = str_split(&rest, '\n'), key = str_split(&value, '=');
         for (size_t i = 0; value.ptr && i < BASE_COUNT(known); i++) {
             base_autofree char *copy = str_eq_c(key, known[i]) ? str_dup(value) : NULL;
             if (copy) {
