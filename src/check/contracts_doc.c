@@ -85,22 +85,43 @@ static int each_page(struct check_run *c, int (*judge)(struct page *p), bool tel
     return r;
 }
 
-/* The next line of a page; *fence follows code blocks, whose own marks are not inside. False at the end. */
+/* The lines of a page, and which of them are in code blocks, whose own marks are not inside. A block ends at marks of its own kind, as many as it began with. */
 struct lines {
     struct str rest;
     unsigned line;
     bool code, mark; /* this line is in a block; it begins or ends one */
+    char kind;       /* of the block's marks */
+    size_t width;
 };
+
+/* How many marks of a fence a line begins with; 0: it is none. *ret_bare: nothing stands behind them. */
+static size_t fence_of(struct str line, bool *ret_bare)
+{
+    struct str s = str_trim(line);
+    size_t n = 0;
+    while (n < s.len && (s.ptr[n] == '`' || s.ptr[n] == '~') && s.ptr[n] == s.ptr[0])
+        n++;
+    *ret_bare = n == s.len;
+    /* "```x```" is code within a line */
+    return n < 3 || (s.ptr[0] == '`' && memchr(s.ptr + n, '`', s.len - n)) ? 0 : n;
+}
 
 static bool next_line(struct lines *l, struct str *ret)
 {
+    bool bare;
     if (!l->rest.ptr)
         return false;
     if (l->mark)
         l->code = !l->code;
     *ret = str_split(&l->rest, '\n');
     l->line++;
-    l->mark = str_starts(str_trim(*ret), STR("```")) || str_starts(str_trim(*ret), STR("~~~"));
+    size_t n = fence_of(*ret, &bare);
+    char kind = n ? str_trim(*ret).ptr[0] : '\0';
+    l->mark = l->code ? n >= l->width && kind == l->kind && bare : n > 0;
+    if (l->mark && !l->code) {
+        l->kind = kind;
+        l->width = n;
+    }
     return true;
 }
 
@@ -190,6 +211,19 @@ static bool is_line_of(const struct fleet_service *s, const struct quoted *q)
     return model && s->model && strcmp(base_name(model), base_name(s->model->weights)) == 0;
 }
 
+/* Whether a flag that is quoted with a value is among words, which may have it more than once; *ret: a value that it has there, NULL for none. */
+static bool gets_value(const struct fleet_service *s, const char *const *argv, size_t n, struct str name, const char *says, const char **ret)
+{
+    *ret = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const char *gets = is_flag(argv[i]) ? value_in(s, argv + i, n - i, name) : NULL;
+        *ret = *ret ? *ret : gets;
+        if (gets && (strcmp(says, gets) == 0 || (gets[0] == '/' && strcmp(base_name(says), base_name(gets)) == 0)))
+            return true;
+    }
+    return false;
+}
+
 /* What a line quotes otherwise than it is; NULL: nothing. */
 static int compare(struct check_run *c, const struct fleet_service *s, const struct quoted *q, const char **ret)
 {
@@ -203,14 +237,26 @@ static int compare(struct check_run *c, const struct fleet_service *s, const str
         if (!is_flag(q->words[i]))
             continue;
         struct str value = str_of(q->words[i]), name = str_split(&value, '=');
-        const char *says = value_in(s, q->words + i, q->n - i, name), *gets = value_in(s, argv, n, name);
-        bool same = gets && (strcmp(says, gets) == 0 || (gets[0] == '/' && strcmp(base_name(says), base_name(gets)) == 0));
+        const char *says = value_in(s, q->words + i, q->n - i, name), *gets;
+        bool same = gets_value(s, argv, n, name, says, &gets);
         if (!gets)
             *ret = arena_printf(c->a, "it quotes '" STR_FMT "', which service '%s' does not get", STR_ARG(name), s->name);
         else if (!same)
             *ret = arena_printf(c->a, "it quotes '" STR_FMT "%s%s', and service '%s' gets '%s'", STR_ARG(name), says[0] ? " " : "", says, s->name, gets[0] ? gets : "no value");
         if (!*ret && (!gets || !same))
             return err_nomem(c->err);
+    }
+    return 0;
+}
+
+/* A line of an engine that is no service's: when it names a port or an alias, there should be one. */
+static int judge_stray(struct page *p, const struct fleet_service *like, const struct quoted *q, const char *program, unsigned line)
+{
+    static const char *const flags[][2] = {{"--port", "at port"}, {"--alias", "with the alias"}, {"--served-model-name", "with the alias"}};
+    for (size_t i = 0; i < BASE_COUNT(flags); i++) {
+        const char *value = value_in(like, q->words, q->n, str_of(flags[i][0]));
+        if (value)
+            return say(p, line, arena_printf(p->c->a, "it quotes a '%s' %s %s, which no service has", program, flags[i][1], value));
     }
     return 0;
 }
@@ -223,26 +269,21 @@ static int judge_command(struct page *p, struct str text, unsigned line)
     if (split_words(c->a, text, &q) < 0)
         return err_nomem(c->err);
     for (size_t k = 0; k < q.n; k++) {
-        bool program = false;
+        const struct fleet_service *like = NULL;
         for (size_t i = 0; i < c->f->n_services; i++) {
             const struct fleet_service *s = &c->f->services[i];
             const char *name = program_of(s);
             if (!name || strcmp(base_name(q.words[k]), name) != 0)
                 continue;
-            program = true;
+            like = s;
             if (!is_line_of(s, &q))
                 continue;
             p->found++;
             int r = compare(c, s, &q, &wrong);
             return r < 0 || !wrong ? r : say(p, line, wrong);
         }
-        const char *port = NULL;
-        for (size_t i = 0; program && i + 1 < q.n && !port; i++)
-            port = strcmp(q.words[i], "--port") == 0 ? q.words[i + 1] : NULL;
-        if (port)
-            return say(p, line, arena_printf(c->a, "it quotes a '%s' at port %s, which no service has", base_name(q.words[k]), port));
-        if (program)
-            return 0;
+        if (like)
+            return judge_stray(p, like, &q, base_name(q.words[k]), line);
     }
     return 0;
 }
@@ -293,10 +334,11 @@ static void slug_of(struct str heading, struct buf *out)
     }
 }
 
-static bool has_heading(struct str text, struct str anchor)
+static unsigned count_headings(struct str text, struct str anchor)
 {
     struct lines l = {.rest = text};
     struct str line;
+    unsigned found = 0;
     while (next_line(&l, &line)) {
         size_t n = 0;
         while (n < line.len && line.ptr[n] == '#')
@@ -305,10 +347,24 @@ static bool has_heading(struct str text, struct str anchor)
             continue;
         base_autobuf struct buf slug = BUF_INIT(4096);
         slug_of(str_trim((struct str){line.ptr + n, line.len - n}), &slug);
-        if (str_eq(buf_str(&slug), anchor))
-            return true;
+        found += str_eq(buf_str(&slug), anchor);
     }
-    return false;
+    return found;
+}
+
+/* Of equal headings the second is linked to with "-1" behind it, and so on. */
+static bool has_heading(struct str text, struct str anchor)
+{
+    struct str first = anchor;
+    uint64_t no;
+    if (count_headings(text, anchor))
+        return true;
+    while (first.len && first.ptr[first.len - 1] >= '0' && first.ptr[first.len - 1] <= '9')
+        first.len--;
+    if (first.len < 2 || first.len == anchor.len || first.ptr[first.len - 1] != '-' || str_to_u64((struct str){anchor.ptr + first.len, anchor.len - first.len}, &no) < 0)
+        return false;
+    first.len--;
+    return count_headings(text, first) > no;
 }
 
 static bool is_elsewhere(struct str target)
@@ -331,7 +387,15 @@ static int judge_target(struct page *p, struct str target, unsigned line)
     const char *full = path.ptr[0] == '/' ? arena_dup(c->a, path) : arena_printf(c->a, "%.*s/" STR_FMT, (int)(slash - p->d->path), p->d->path, STR_ARG(path));
     if (!full)
         return err_nomem(c->err);
-    return access(full, F_OK) == 0 ? 0 : say(p, line, arena_printf(c->a, "'" STR_FMT "' is not there", STR_ARG(path)));
+    if (access(full, F_OK) < 0)
+        return say(p, line, arena_printf(c->a, "'" STR_FMT "' is not there", STR_ARG(path)));
+    if (!anchor.len || !str_ends(path, STR(".md")))
+        return 0; /* what other kinds of files make of an anchor is their own */
+    base_autobuf struct buf text = BUF_INIT(PAGE_MAX);
+    struct err err;
+    if (os_read_file(AT_FDCWD, full, &text, &err) < 0)
+        return say(p, line, arena_printf(c->a, "its heading cannot be looked for: %s", err.text));
+    return has_heading(buf_str(&text), anchor) ? 0 : say(p, line, arena_printf(c->a, "'#" STR_FMT "' is no heading of '" STR_FMT "'", STR_ARG(anchor), STR_ARG(path)));
 }
 
 /* "](target)" and "](<target>)", "[name]: target". */

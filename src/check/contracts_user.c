@@ -89,6 +89,17 @@ static const char *unsafe(const struct check_run *c, const char *path, bool fold
     return NULL;
 }
 
+/* What is behind a link is changed where it lies: its own folder is as good as the one of contracts. */
+static const char *unsafe_file(const struct check_run *c, const char *path)
+{
+    const char *wrong = unsafe(c, path, false);
+    base_autofree char *whole = wrong ? NULL : realpath(path, NULL);
+    if (wrong || !whole)
+        return wrong ? wrong : arena_printf(c->a, "'%s' cannot be looked at: %s", check_short(c, path), strerror(errno));
+    *strrchr(whole, '/') = '\0';
+    return unsafe(c, *whole ? whole : "/", true);
+}
+
 /* ---- one run ------------------------------------------------------------------------------------------------------------ */
 
 /* The first line that was said, as people may see it; "" for none. */
@@ -173,7 +184,7 @@ static int prove_all(struct check_run *c, const char *const *names, size_t n)
         if (!path)
             return err_nomem(c->err);
         c->now = &own;
-        const char *wrong = bad ? bad : unsafe(c, path, false);
+        const char *wrong = bad ? bad : unsafe_file(c, path);
         c->fix = wrong ? "chmod go-w, and let the folder, its parent and the file be yours" : "the contract itself says what it wants";
         if (wrong) {
             r = check_found(c, CHECK_BROKEN, of, check_short(c, path), "%s", wrong);

@@ -5,6 +5,7 @@
 #include "client_int.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct client_claim *client_add(struct client_reading *r, struct str name, unsigned line)
@@ -95,12 +96,42 @@ int client_render(enum fleet_format format, const struct client_plan *p, struct 
     return r;
 }
 
+static int by_name(const void *a, const void *b)
+{
+    const struct str *x = a, *y = b;
+    size_t least = x->len < y->len ? x->len : y->len;
+    int order = least ? memcmp(x->ptr, y->ptr, least) : 0;
+    return order ? order : x->len < y->len ? -1 : x->len > y->len;
+}
+
+/* Of two equal keys one program takes the first, another the last: what such an object claims cannot be judged. Claims are in objects alone, and the parser sees to it that they are not deep. */
+static int refuse_duplicates(struct client_reading *r, json_val obj)
+{
+    size_t n = 0, iter = 0, all = json_count(obj);
+    base_autofree struct str *keys = calloc(all + 1, sizeof *keys);
+    json_val child;
+    int e = keys ? 0 : err_nomem(r->err);
+    while (e == 0 && n < all && json_next(obj, &iter, &keys[n], &child)) {
+        n++;
+        if (json_is_obj(child))
+            e = refuse_duplicates(r, child);
+    }
+    if (e == 0 && n)
+        qsort(keys, n, sizeof *keys, by_name);
+    for (size_t i = 1; e == 0 && i < n; i++)
+        if (str_eq(keys[i - 1], keys[i]))
+            e = err_set(r->err, -EBADMSG, "%u:1: key \"" STR_FMT "\" stands twice in one object", client_line_of(r->text, keys[i]), STR_ARG(keys[i]));
+    return e;
+}
+
 static int read_json(struct client_reading *r, int (*read)(struct client_reading *r, json_val root))
 {
     struct json *j = NULL;
     int e = json_parse(r->text, &j, r->err);
     if (e == 0 && !json_is_obj(json_root(j)))
         e = err_set(r->err, -EBADMSG, "1:1: it is no JSON object");
+    if (e == 0)
+        e = refuse_duplicates(r, json_root(j));
     if (e == 0)
         e = read(r, json_root(j));
     json_free(j);

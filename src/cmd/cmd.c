@@ -122,7 +122,7 @@ int cmd_write_file(const char *path, struct str text, bool replace, struct err *
         return err_sys(err, -errno, "cannot write '%s'", path);
     const char *name;
     os_autoclose int dir = open_folder_of(whole, &name, err);
-    return dir < 0 ? dir : os_write_atomic(dir, name, text.ptr, text.len, st.st_mode & 0777, err);
+    return dir < 0 ? dir : os_replace_atomic(dir, name, text.ptr, text.len, err);
 }
 
 int cmd_print_json(struct json_out *o)

@@ -176,10 +176,12 @@ static int run_test(const struct visit *v, struct buf *out, struct err *err)
     int status = 0;
     for (size_t i = 0; i < v->a->n_words; i++)
         argv[i] = v->a->words[i];
-    const struct os_spawn s = {.argv = argv, .envp = (const char *const *)environ, .use_path = true, .new_group = true, .death_signal = SIGKILL};
+    const struct os_spawn s = {.argv = argv, .envp = (const char *const *)environ, .use_path = true, .new_group = true, .end_group = true, .death_signal = SIGKILL};
     int r = os_run(&s, PROVE_MS, out, &said, &status, err);
     if (r == -ETIMEDOUT)
         return err_set(err, r, "'%s' did not end in ten minutes: collectives hang on these cards; look at 'atomics' and 'kernel' of berth doctor -v", argv[0]);
+    if (r == 0 && out->len == out->max)
+        return err_set(err, -EFBIG, "'%s' prints more than %zu bytes, and its verdict may be in what is over", argv[0], out->max);
     if (r < 0 || status == 0)
         return r;
     buf_add_printable(&shown, str_trim(buf_str(&said)), 400);

@@ -139,5 +139,7 @@ int doctor_json(const struct doctor_report *r, const char *host, struct buf *out
     }
     json_out_end(o);
     json_out_end(o);
-    return json_out_finish(o, true, out);
+    int code = json_out_finish(o, true, out);
+    json_out_free(o);
+    return code;
 }

@@ -45,11 +45,13 @@ static int read_kmsg(struct doctor *d)
 
 static int read_journal(struct doctor *d)
 {
-    static const char *const argv[] = {"journalctl", "-k", "-b", "0", "-q", "--no-pager", "-o", "cat", NULL};
+    static const char *const argv[] = {"journalctl", "-k", "-b", "0", "-q", "--no-pager", "-o", "cat", "-n", "100000", NULL}; /* the newest: what is over the ceiling would be they */
     base_autobuf struct buf b = BUF_INIT(DOCTOR_LOG_MAX);
     int r = doctor_run(argv, &b, NULL);
     if (r == 0 && b.len == 0)
         return -EACCES; /* what an account without the right to it is shown */
+    if (r == 0 && b.len == b.max)
+        return -EFBIG;
     if (r == 0)
         klog_add(d->log, buf_str(&b));
     return r;
@@ -139,7 +141,9 @@ void log_judge(struct doctor *d)
     if (r < 0 && d->live)
         r = read_journal(d);
     if (r < 0) {
-        if (d->live)
+        if (r == -E2BIG || r == -EFBIG)
+            doctor_say(d, DOCTOR_NOTE, "log", "kernel", "GPU faults and processes that were killed for memory stand there and nowhere else", "read it by hand: journalctl -k", "the kernel log is too long to be read");
+        else if (d->live)
             doctor_say(d, DOCTOR_NOTE, "log", "kernel", "GPU faults and processes that were killed for memory stand there and nowhere else",
                        "run it as root, or put the account into the group systemd-journal or adm", "the kernel log may not be read by this account");
         return;

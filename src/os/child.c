@@ -211,11 +211,21 @@ int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struc
     return os_run_with(s, -1, timeout_ms, out, errout, ret_status, err);
 }
 
+/* Neither the terminal's Ctrl-C nor a signal that is sent to us reaches a command in a group of its own: where it would end us, the command must not stay behind. A program with handlers of its own sees to that itself. */
+static bool ends_with_us(const struct os_spawn *s)
+{
+    struct sigaction now;
+    return s->new_group && sigaction(SIGTERM, NULL, &now) == 0 && now.sa_handler == SIG_DFL;
+}
+
 int os_run_with(const struct os_spawn *s, int input, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err)
 {
+    const bool kept = ends_with_us(s);
     struct run r = {.proc = OS_PROC_NONE, .group = s->new_group, .end_group = s->new_group && s->end_group, .in = {-1, -1}};
     os_autoclose int write_out = -1, write_err = -1;
     struct os_spawn own = *s;
+    if (kept)
+        os_interrupt_begin();
     int code = open_output(&r, 0, out, &write_out);
     if (code == 0)
         code = open_output(&r, 1, errout, &write_err);
@@ -239,5 +249,7 @@ int os_run_with(const struct os_spawn *s, int input, uint64_t timeout_ms, struct
     os_closep(&r.in[0]);
     os_closep(&r.in[1]);
     os_proc_release(&r.proc);
+    if (kept)
+        os_interrupt_end();
     return code;
 }

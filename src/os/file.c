@@ -181,7 +181,8 @@ static int open_temporary(int dirfd, char name[32])
     return -EEXIST;
 }
 
-int os_write_atomic(int dirfd, const char *name, const void *data, size_t len, mode_t mode, struct err *err)
+/* like: whose rights and owner the file gets, as far as we may give them; NULL: mode, and ours. */
+static int write_renamed(int dirfd, const char *name, const void *data, size_t len, mode_t mode, const struct stat *like, struct err *err)
 {
     char text[OS_PATH_TEXT], temporary[32];
     if (!os_name_valid(str_of(name)))
@@ -190,6 +191,8 @@ int os_write_atomic(int dirfd, const char *name, const void *data, size_t len, m
     if (fd < 0)
         return err_sys(err, fd, "cannot write '%s'", os_path_text(dirfd, name, text));
     int r = write_full(fd, data, len);
+    if (r == 0 && like && fchown(fd, like->st_uid, like->st_gid) < 0)
+        base_ignore(fchown(fd, (uid_t)-1, like->st_gid)); /* another account's file in a folder that we may write to becomes ours */
     if (r == 0 && (fchmod(fd, mode) < 0 || fsync(fd) < 0 || renameat(dirfd, temporary, dirfd, name) < 0))
         r = -errno;
     if (r < 0)
@@ -197,6 +200,25 @@ int os_write_atomic(int dirfd, const char *name, const void *data, size_t len, m
     else
         r = sync_dir(dirfd);
     return r < 0 ? err_sys(err, r, "cannot write '%s'", os_path_text(dirfd, name, text)) : 0;
+}
+
+int os_write_atomic(int dirfd, const char *name, const void *data, size_t len, mode_t mode, struct err *err)
+{
+    return write_renamed(dirfd, name, data, len, mode, NULL, err);
+}
+
+int os_replace_atomic(int dirfd, const char *name, const void *data, size_t len, struct err *err)
+{
+    char text[OS_PATH_TEXT];
+    struct stat st;
+    if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return err_sys(err, -errno, "cannot write '%s'", os_path_text(dirfd, name, text));
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, -EINVAL, "cannot write '%s': not a regular file", os_path_text(dirfd, name, text));
+    /* a folder's rights would let a file be replaced that says it is not to be written to */
+    if (faccessat(dirfd, name, W_OK, AT_EACCESS) < 0)
+        return err_sys(err, -errno, "cannot write '%s'", os_path_text(dirfd, name, text));
+    return write_renamed(dirfd, name, data, len, st.st_mode & 0777, &st, err);
 }
 
 void os_write_sweep(int dirfd)

@@ -38,6 +38,8 @@ int os_write_all(int fd, const void *data, size_t len, struct err *err) BASE_MUS
 /* Replaces dirfd/name at once: temporary file beside it, write, fsync, rename, fsync of the directory. Leaves no
  * temporary file behind on failure. name has no slash. */
 int os_write_atomic(int dirfd, const char *name, const void *data, size_t len, mode_t mode, struct err *err) BASE_MUST_USE;
+/* The same for a file that is there and may be written to: it keeps its rights and, as far as we may give it, its owner. */
+int os_replace_atomic(int dirfd, const char *name, const void *data, size_t len, struct err *err) BASE_MUST_USE;
 /* Removes the temporary files that os_write_atomic of a killed process left in a directory where nobody else writes. */
 void os_write_sweep(int dirfd);
 /* Makes path and its missing parents (parents with mode | 0111 for search, at most 0755). Existing is fine when a directory. */
@@ -173,7 +175,7 @@ int os_interrupt_fd(void); /* readable when a signal came; -1 outside */
 
 /* Runs a command to its end with both outputs collected up to their ceilings (what is over is read and dropped). stdin is /dev/null.
  * Killed after timeout_ms (0 none), with its whole group when new_group: -ETIMEDOUT; or when it is interrupted: -EINTR. Returns 0 with *ret_status otherwise.
- * s's stdin_fd, stdout_fd and stderr_fd are ignored. out and errout may be NULL: /dev/null. */
+ * s's stdin_fd, stdout_fd and stderr_fd are ignored. out and errout may be NULL: /dev/null. With new_group, a signal that ends us (SIGTERM has no handler) ends the group first. */
 int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err) BASE_MUST_USE;
 /* The same with input as its standard input: a file, or a memfd; the caller's. */
 int os_run_with(const struct os_spawn *s, int input, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err) BASE_MUST_USE;

@@ -118,3 +118,49 @@ box() {
 	rm "$scratch/rules"
 	[[ $(found firewall "host here") == "broken: 'rules' is not there" ]]
 }
+
+@test "a firewall that is here and does not tell its rules is unproven, never passed over" {
+	[ "$(id -u)" -eq 0 ] || skip "rules are read as root only"
+	f=$scratch/fleet.yaml
+	cat >"$f" <<-'EOT'
+		version: 1
+		name: f
+		runtimes: {own: {engine: generic, source: system}}
+		services: {a: {runtime: own, port: 7770, command: [serve]}}
+	EOT
+	mkdir "$scratch/bin"
+	printf '#!/bin/sh\necho "cannot list: no netlink" >&2\nexit 1\n' >"$scratch/bin/nft"
+	printf '#!/bin/sh\nprintf "*filter\\n:INPUT ACCEPT [0:0]\\n-A INPUT -p tcp --dport 7770 -j DROP\\nCOMMIT\\n"\n' >"$scratch/bin/iptables-save"
+	chmod +x "$scratch/bin/nft" "$scratch/bin/iptables-save"
+	PATH=$scratch/bin:$PATH
+	[[ $(found firewall "host here") == "unproven: its rules cannot be seen: 'nft' ended with exit 1: cannot list: no netlink" ]]
+	# nft has no rule: older ones of iptables are not among its own
+	printf '#!/bin/sh\n' >"$scratch/bin/nft"
+	[[ $(found firewall "host here") == "broken: the probe of service 'a' is stopped at port 7770 by line 3 of iptables-save" ]]
+}
+
+@test "documents: headings of other pages, blocks within blocks, flags that are there twice, a stray alias" {
+	f=$scratch/fleet.yaml
+	cat >"$f" <<-'EOT'
+		version: 1
+		name: f
+		runtimes: {llama: {engine: llama.cpp, source: system}}
+		models: {m: {source: "file:.", weights: m.gguf}}
+		services: {a: {runtime: llama, model: m, port: 7770, args: [-ot, "a=CPU", -ot, "b=CPU"]}}
+		documents: [page.md]
+	EOT
+	printf '# One\n# One\n~~~\n# Two\n~~~\n' >"$scratch/other.md"
+	printf '%s\n' '[a](other.md#one) [b](other.md#one-1)' '````' '```' 'llama-server --port 7770 -ot b=CPU' '````' >"$scratch/page.md"
+	[[ $(found links "document page.md") == "ok: 2 links" ]]
+	[[ $(found flags "document page.md") == "ok: 1 command line" ]]
+	sed -i 's/one-1/one-2/' "$scratch/page.md"
+	[[ $(found links "document page.md") == "broken: '#one-2' is no heading of 'other.md'" ]]
+	sed -i 's/one-2/two/' "$scratch/page.md"
+	[[ $(found links "document page.md") == "broken: '#two' is no heading of 'other.md'" ]]
+	sed -i 's/b=CPU/c=CPU/' "$scratch/page.md"
+	[[ $(found flags "document page.md") == "broken: it quotes '-ot c=CPU', and service 'a' gets 'a=CPU'" ]]
+	sed -i 's/--port 7770/--port=7771/' "$scratch/page.md"
+	[[ $(found flags "document page.md") == "broken: it quotes a 'llama-server' at port 7771, which no service has" ]]
+	sed -i 's/--port=7771/--alias other/' "$scratch/page.md"
+	[[ $(found flags "document page.md") == "broken: it quotes a 'llama-server' with the alias other, which no service has" ]]
+}

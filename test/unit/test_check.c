@@ -163,6 +163,8 @@ static void clients_that_are_none(void **state)
     } bad[] = {
         {FLEET_OPENCODE, "{}", "it has no \"provider\""},
         {FLEET_OPENCODE, "[]", "1:1: it is no JSON object"},
+        {FLEET_OPENCODE, "{\"provider\": {\"p\": {\"options\": {\"baseURL\": \"u\"},\n\"models\": {\"m\": {\"limit\": {\"output\": 1, \"context\": 8, \"output\": 9}}}}}}", "2:1: key \"output\" stands twice in one object"},
+        {FLEET_AIDER, "{\"openai/b\": {}, \"openai/a\": {}, \"openai/b\": {}}", "1:1: key \"openai/b\" stands twice in one object"},
         {FLEET_JSON, "{\n  \"models\": {,}\n}", "2:"},
         {FLEET_CONTINUE, "a: 1\n", "it has no list 'models'"},
         {FLEET_LITELLM, "model_list: x\n", "it has no list 'model_list'"},

@@ -186,9 +186,21 @@ static void what_others_may_change_is_not_run(void **state)
         assert_non_null(strstr(prove(w, "c", 0).text, "belongs to another account"));
         assert_int_equal(chown(path, 0, 0), 0);
     }
+    /* a link is as good as where it leads */
+    char folder[128];
+    snprintf(folder, sizeof folder, "%s/elsewhere", w->top);
+    snprintf(path, sizeof path, "%s/link", w->folder);
+    assert_int_equal(mkdir(folder, 0755), 0);
+    put(w, "elsewhere/c", script, 0755);
+    assert_int_equal(symlink("../elsewhere/c", path), 0);
+    assert_int_equal(chmod(folder, 0777), 0);
+    assert_non_null(strstr(prove(w, "link", 0).text, "may be changed by others (rights 0777)"));
     put(w, "contracts/c", script, 0644);
     assert_non_null(strstr(prove(w, "c", 0).text, "is no executable"));
     assert_int_equal(access(mark, F_OK), -1);
+    assert_int_equal(chmod(folder, 0755), 0);
+    assert_int_equal(prove(w, "link", 0).verdict, CHECK_HOLDS);
+    assert_int_equal(unlink(mark), 0);
     put(w, "contracts/c", script, 0755);
     assert_int_equal(prove(w, "c", 0).verdict, CHECK_HOLDS);
     assert_int_equal(access(mark, F_OK), 0);

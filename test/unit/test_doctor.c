@@ -392,6 +392,10 @@ static void what_a_test_printed(void **state)
         {RANKS "#  Rank  0 [0000:03:00] A\n#  Rank  1 [0000:07:00] B\n# Out of bounds values : 3 FAILED\n# Avg bus bandwidth    : 6.5\n", "3 values were wrong"},
         {RANKS "#  Rank  0 [0000:03:00] A\n#  Rank  1 [0000:07:00] B\n# Avg bus bandwidth    : 6.5\n", "the test did not say how many of its values were wrong ('# Out of bounds values'): run it with checks (-c 1)"},
         {RANKS "#  Rank  0 [0000:03:00] A\n#  Rank  1 [0000:07:00] B\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 0\n", "the test did not say its average ('# Avg bus bandwidth')"},
+        {RANKS "#  Rank  0 [0000:03:00] A\n#  Rank  1 [0000:07:00] B\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 6.5123\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 9.5\n", NULL},
+        {RANKS "#  Rank  0 [0000:03:00] A\n#  Rank  1 [0000:07:00] B\n# Out of bounds values : 5 FAILED\n# Avg bus bandwidth    : 6.5\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 6.5\n", "5 values were wrong"},
+        {RANKS "#  Rank  0 [0000:03:00] A\n#  Rank  1 [0000:07:00] B\n# Out of bounds values : nan\n# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 6.5\n",
+         "the test did not say how many of its values were wrong ('# Out of bounds values'): run it with checks (-c 1)"},
         {"hello\n", "the test did not run on 0000:03:00.0: give it as many GPUs as the host has (-g)"},
         {"", "the test did not run on 0000:03:00.0: give it as many GPUs as the host has (-g)"},
     };

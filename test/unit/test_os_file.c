@@ -174,6 +174,32 @@ static void test_write_atomic(void **state)
     assert_int_equal(count_entries(p->fd), 3);
 }
 
+static void test_replace_atomic(void **state)
+{
+    struct place *p = *state;
+    struct err err = {0};
+    struct stat st;
+    const bool root = geteuid() == 0;
+    assert_int_equal(os_replace_atomic(p->fd, "f", "x", 1, &err), -ENOENT);
+    put(p->fd, "f", "old");
+    assert_int_equal(fchmodat(p->fd, "f", 0640, 0), 0);
+    if (root)
+        assert_int_equal(fchownat(p->fd, "f", 4711, 4712, 0), 0);
+    assert_int_equal(os_replace_atomic(p->fd, "f", "new!", 4, &err), 0);
+    assert_content(p->fd, "f", "new!");
+    assert_int_equal(fstatat(p->fd, "f", &st, 0), 0);
+    assert_int_equal(st.st_mode & 07777, 0640);
+    assert_int_equal(st.st_uid, root ? 4711 : geteuid());
+    if (root)
+        assert_int_equal(st.st_gid, 4712);
+    assert_int_equal(symlinkat("f", p->fd, "link"), 0);
+    assert_int_equal(os_replace_atomic(p->fd, "link", "x", 1, &err), -EINVAL);
+    assert_int_equal(fchmodat(p->fd, "f", 0440, 0), 0);
+    assert_int_equal(os_replace_atomic(p->fd, "f", "more", 4, &err), root ? 0 : -EACCES);
+    assert_content(p->fd, "f", root ? "more" : "new!");
+    assert_int_equal(count_entries(p->fd), 2);
+}
+
 static void test_write_sweep(void **state)
 {
     struct place *p = *state;
@@ -598,7 +624,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_read),         TEST(test_read_special),       TEST(test_pipe),        TEST(test_write_atomic),
-        TEST(test_copy),         TEST(test_write_atomic_fails), TEST(test_write_sweep),
+        TEST(test_copy),         TEST(test_write_atomic_fails), TEST(test_write_sweep), TEST(test_replace_atomic),
         TEST(test_make_dirs),   TEST(test_walk),
         TEST(test_walk_depth),   TEST(test_remove_tree),        TEST(test_names),       TEST(test_error_path),
         TEST(test_lock),         TEST(test_digest),             TEST(test_dirs),

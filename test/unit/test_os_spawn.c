@@ -646,6 +646,35 @@ static void test_interrupt(void **state)
     assert_int_equal(os_interrupt_fd(), -1);
 }
 
+/* Outside of os_interrupt_begin too: a signal that ends us ends the command's group, and then us. */
+static void test_run_ends_with_us(void **state)
+{
+    (void)state;
+    int fds[2];
+    assert_int_equal(pipe(fds), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        static const char *const argv[] = {"/bin/sh", "-c", "sleep 60 & kill -TERM $PPID; wait", NULL};
+        struct os_spawn s = command(argv);
+        const int keep[] = {fds[1]};
+        int status = -1;
+        s.new_group = true;
+        s.keep_fds = keep;
+        s.n_keep_fds = 1;
+        close(fds[0]);
+        base_ignore(os_run(&s, PATIENCE_MS, NULL, NULL, &status, NULL));
+        _exit(1);
+    }
+    int status = -1;
+    char c;
+    close(fds[1]);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, SIGTERM);
+    assert_true(has_event(fds[0])); /* nobody has the other end any more: shell and sleep are gone */
+    assert_int_equal(read(fds[0], &c, 1), 0);
+    close(fds[0]);
+}
+
 /* ---- rights and mounts (root) -------------------------------------------------------------------- */
 
 static void test_drop(void **state)
@@ -876,6 +905,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_own_pids),
         cmocka_unit_test(test_kill_group),
         cmocka_unit_test(test_interrupt),
+        cmocka_unit_test(test_run_ends_with_us),
         cmocka_unit_test(test_own_pids_die),
         cmocka_unit_test(test_child_of),
         cmocka_unit_test(test_drop),
