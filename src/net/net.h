@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * net: the event loop, timers, signals, descriptors to watch, and TCP, TLS and unix streams, on libuv and OpenSSL. Owns every libuv handle's life: a caller holds an opaque pointer and gives it
+ * net: the event loop, timers, signals, descriptors to watch, work for other threads, and TCP, TLS and unix streams, on libuv and OpenSSL. Owns every libuv handle's life: a caller holds an opaque pointer and gives it
  * back with the close function; memory is freed by the last close callback only. After *_close no callback of that object comes any more except a
  * stream's on_close. One loop, one thread: nothing here may be called from another thread, but net_wake_send.
  */
@@ -42,6 +42,13 @@ struct net_wake *net_wake_close(struct net_wake *w);
 struct net_watch;
 int net_watch_new(struct net_loop *l, int fd, void (*cb)(void *ctx), void *ctx, struct net_watch **ret, struct err *err) BASE_MUST_USE;
 struct net_watch *net_watch_close(struct net_watch *w);
+
+/* Has work(ctx), which may wait for a disk, called on another thread, and then done(ctx) on this loop's thread, always and exactly once, at the latest while the loop is freed. A few are worked on at once, for all loops
+ * of the process; the others wait in order. -ENOMEM; -ECANCELED: the loop is being freed. */
+struct net_work;
+int net_work_new(struct net_loop *l, void (*work)(void *ctx), void (*done)(void *ctx), void *ctx, struct net_work **ret) BASE_MUST_USE;
+/* What has not been begun is not done; done is called soon all the same. Until then. */
+void net_work_cancel(struct net_work *w);
 
 /* ---- addresses ---------------------------------------------------------------------------------------------- */
 

@@ -16,6 +16,7 @@
 #define NET_MAGIC_SIGNAL 0x6e736731u
 #define NET_MAGIC_WATCH 0x6e776131u
 #define NET_MAGIC_WAKE 0x6e776b31u
+#define NET_MAGIC_WORK 0x6e776f31u
 #define NET_MAGIC_STREAM 0x6e737431u
 #define NET_MAGIC_LISTENER 0x6e6c6931u
 #define NET_MAGIC_DEAD 0xdeadbeefu /* written before memory is freed */

@@ -8,6 +8,7 @@
  *   numbers.c  metrics, and a line for each request
  *   request.c  a request from its head to its end: reading, own answers, errors
  *   body.c     what a request's body is kept in
+ *   file.c     the file of a large one
  *   own.c      what the router answers itself
  *   forward.c  the call to a replica: queue, sending, sending again
  *   join.c     the same turn asked twice
@@ -173,8 +174,7 @@ struct proxy {
     unsigned undrained;          /* lock; lanes that are not drained */
     void (*drain_cb)(void *ctx);
     void *drain_ctx;
-    atomic_size_t bodies, spilled; /* bytes of bodies in memory, and in files */
-    atomic_uint_least64_t spill_names;
+    atomic_size_t bodies, spilled; /* bytes of bodies in memory, and in files; both while they are being written */
     atomic_uint_least64_t numbers; /* of requests that were given */
     struct {
         atomic_uint_least64_t requests, retries, errors, active;
@@ -318,21 +318,24 @@ void dialect_read_usage(struct str text, struct dialect_usage *u);
 
 /* Once whole it is one text, in memory or mapped. */
 struct proxy_body {
-    struct buf mem; /* all of it, while it is not filed */
-    bool filed;
-    int fd;         /* of a file that is not mapped yet; -1 */
-    char *map;
-    size_t len;     /* of what is filed */
-    size_t given;   /* of the mapping, from its front: given back to the system */
+    struct buf mem;          /* all of it, while there is no file */
+    struct proxy_file *file; /* NULL */
+    char *map;               /* the file's, once it is whole */
+    size_t len;              /* of what went to the file */
+    size_t given;            /* of the mapping, from its front: given back to the system */
 };
 void proxy_body_init(struct proxy_body *b, const struct fleet_bodies *limits);
 /* Whether there is room for a body of that length (-1: it does not say), as far as its head tells. -EFBIG, or -EAGAIN: not at the moment. */
 int proxy_body_admit(struct proxy *p, const struct fleet_bodies *limits, int64_t length) BASE_MUST_USE;
-/* Adds what came. As proxy_body_admit; -ENOSPC: the disk is full; -ENOMEM; others of a file. */
-int proxy_body_add(struct proxy *p, const struct fleet_bodies *limits, struct proxy_body *b, struct str data, int64_t length) BASE_MUST_USE;
-/* All of it is there. */
+/* Adds what came to the request's body. As proxy_body_admit; -ENOSPC: the disk is full; -ENOMEM; others of a file, which may also be told by proxy_request_kept. */
+int proxy_body_add(struct proxy_request *r, struct str data, int64_t length) BASE_MUST_USE;
+/* The client is not to be read until proxy_request_kept. */
+bool proxy_body_full(const struct proxy_request *r);
+/* Nothing follows. 0: it is there; 1: proxy_request_kept tells. */
 int proxy_body_end(struct proxy_body *b) BASE_MUST_USE;
-/* All of it, after proxy_body_end; valid until the body is dropped. */
+/* To be called when it is there: has its text in reach. */
+int proxy_body_map(struct proxy_body *b) BASE_MUST_USE;
+/* All of it, after proxy_body_map; valid until the body is dropped. */
 struct str proxy_body_text(const struct proxy_body *b);
 /* To be called before a part of the text is read: fails where the disk cannot give it. */
 int proxy_body_reach(const struct proxy_body *b, struct str part) BASE_MUST_USE;
@@ -341,6 +344,19 @@ void proxy_body_sent(struct proxy_body *b, struct str part);
 void proxy_body_rest(struct proxy_body *b);
 /* Lets go of it; it is empty then. */
 void proxy_body_drop(struct proxy *p, struct proxy_body *b);
+
+/* ---- file.c ------------------------------------------------------------------------------------------------ */
+
+#define PROXY_FILE_AHEAD 131072 /* of a body, what may wait while what came before is written */
+
+/* For the rest of the request's body; takes over what came of it, which is written first. */
+int proxy_file_new(struct proxy_request *r, struct buf *front, struct proxy_file **ret) BASE_MUST_USE;
+int proxy_file_add(struct proxy_file *f, struct str data) BASE_MUST_USE;
+int proxy_file_end(struct proxy_file *f) BASE_MUST_USE; /* proxy_request_kept tells when all of it is written and mapped */
+size_t proxy_file_waiting(const struct proxy_file *f);  /* bytes that nobody writes yet */
+char *proxy_file_map(const struct proxy_file *f);       /* all of it; NULL before its end */
+/* Nothing is told of it any more, and nothing is left of it soon. Takes NULL; returns NULL. */
+struct proxy_file *proxy_file_drop(struct proxy_file *f);
 
 /* ---- request.c --------------------------------------------------------------------------------------------- */
 
@@ -415,6 +431,8 @@ void proxy_write_model(struct json_out *o, struct str name);
 void proxy_decode(struct str value, bool plus, struct buf *out);
 /* Ends it because who runs the router says so. The request may be gone when it returns. */
 void proxy_request_cancel(struct proxy_request *r);
+/* More of its body is in its file; or all of it, whole; or not, and rc tells why. The request may be gone when it returns. */
+void proxy_request_kept(struct proxy_request *r, int rc, bool whole);
 /* Lets go of the kept body. */
 void proxy_request_drop_body(struct proxy_request *r);
 

@@ -416,9 +416,31 @@ static void on_body(void *ctx, struct httpio_exchange *x, struct str data)
     struct proxy_request *r = httpio_exchange_get(x);
     if (!r || r->status)
         return;
-    int rc = proxy_body_add(r->proxy, &r->config->bodies, &r->body, data, httpio_exchange_head(x)->content_length);
+    int rc = proxy_body_add(r, data, httpio_exchange_head(x)->content_length);
     if (rc < 0)
         fail_body(r, rc);
+    else if (proxy_body_full(r))
+        httpio_read(x, false);
+}
+
+/* It is whole, and where it is to be kept. */
+static void take_body(struct proxy_request *r)
+{
+    int rc = proxy_body_map(&r->body);
+    if (rc < 0)
+        fail_body(r, rc);
+    else
+        decide(r);
+}
+
+void proxy_request_kept(struct proxy_request *r, int rc, bool whole)
+{
+    if (rc < 0)
+        fail_body(r, rc);
+    else if (whole)
+        take_body(r);
+    else if (!proxy_body_full(r))
+        httpio_read(r->x, true);
 }
 
 static void on_body_end(void *ctx, struct httpio_exchange *x)
@@ -428,12 +450,10 @@ static void on_body_end(void *ctx, struct httpio_exchange *x)
     if (!r || r->status)
         return;
     int rc = proxy_body_end(&r->body);
-    if (rc == 0)
-        rc = proxy_body_reach(&r->body, proxy_body_text(&r->body));
     if (rc < 0)
         fail_body(r, rc);
-    else
-        decide(r);
+    else if (rc == 0)
+        take_body(r);
 }
 
 static void on_drain(void *ctx, struct httpio_exchange *x)

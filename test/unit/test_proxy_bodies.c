@@ -116,7 +116,7 @@ static void test_model_anywhere(void **state)
         client_release(&c);
         assert_int_equal(count(PROXY_M_SPILLED), i + 1);
     }
-    assert_int_equal(files_held(), 0);
+    WAIT_POLL(files_held() == 0);
     assert_true(count(PROXY_M_SPILLED_BYTES) > 25 * MIB);
 }
 
@@ -193,7 +193,7 @@ static void test_sent_again(void **state)
     assert_memory_equal(rig.replicas[0].body.ptr, sent.ptr, sent.len);
     client_release(&c);
     bare_close(&dead);
-    assert_int_equal(files_held(), 0);
+    WAIT_POLL(files_held() == 0);
 }
 
 /* ---- limits ------------------------------------------------------------------------------------------------------ */
@@ -267,7 +267,7 @@ static void test_disk_full(void **state)
     assert_true(contains(&c.body, "the router's disk has no room for the request body"));
     assert_int_equal(rig.replicas[0].requests, 0);
     assert_int_equal(refused("disk full"), 1);
-    assert_int_equal(files_held(), 0);
+    WAIT_POLL(files_held() == 0);
     client_release(&c);
 }
 
@@ -303,7 +303,7 @@ static void test_client_leaves(void **state)
         c.raw = net_stream_close(c.raw, reset);
         WAIT_POLL(rig.proxy->stats.active == 0);
         assert_int_equal(rig.proxy->spilled, 0);
-        assert_int_equal(files_held(), 0);
+        WAIT_POLL(files_held() == 0);
         client_release(&c);
     }
     assert_int_equal(rig.replicas[0].requests, 0);
@@ -391,6 +391,12 @@ static void test_queue_is_full(void **state)
 #define CROWD 64
 #define EACH (8 * MIB)
 #define ALLOWED (64 * MIB) /* of 512; limits of what connections may have queued, and a body that is looked at */
+
+#ifdef __SANITIZE_THREAD__
+static const bool counts_more = true; /* the sanitizer's own memory, which grows with what is touched */
+#else
+static const bool counts_more = false;
+#endif
 
 static struct sender {
     struct client c;
@@ -493,14 +499,14 @@ static void test_crowd(void **state)
     assert_int_equal(swallowed, CROWD * (18 + EACH + 2 + strlen("served-0") - 1));
     assert_int_equal(count(PROXY_M_SPILLED), CROWD);
     uint64_t most = most_resident(false);
-    if (most > before + ALLOWED)
+    if (!counts_more && most > before + ALLOWED)
         fail_msg("%zu MiB for %zu MiB of bodies", (size_t)(most - before) / MIB, CROWD * EACH / MIB);
     print_message("%zu MiB of bodies took %zu MiB of memory\n", CROWD * EACH / MIB, (size_t)(most - before) / MIB);
     for (size_t i = 0; i < CROWD; i++)
         client_release(&crowd[i].c);
     backend = httpio_server_free(backend);
     WAIT_POLL(rig.proxy->stats.active == 0);
-    assert_int_equal(files_held(), 0);
+    WAIT_POLL(files_held() == 0);
 }
 
 int main(void)
