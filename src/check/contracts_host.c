@@ -308,7 +308,7 @@ int check_open(struct check_run *c)
         else if (word && !read_container(s, &k))
             r = check_found(c, CHECK_BROKEN, subject, at, "its words bind '%s', which is every address of the host", word);
         else
-            r = check_found(c, CHECK_HOLDS, subject, at, "on %s", s->bind);
+            r = check_found(c, CHECK_HOLDS, subject, at, s->key ? "on %s, with a key" : "on %s", s->bind);
     }
     return r;
 }

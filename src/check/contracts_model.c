@@ -274,7 +274,7 @@ static int path_of(struct check_run *c, const struct fleet_model *m, const char 
 
 int check_command(struct check_run *c, const struct fleet_service *sv, const char *const **ret, size_t *ret_n, struct err *err)
 {
-    struct engine_paths paths = {0};
+    struct engine_paths paths = {.key = sv->key};
     int r = 0;
     if (sv->model) {
         paths.template_file = sv->model->template_file;

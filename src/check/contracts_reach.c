@@ -132,7 +132,7 @@ static int judge_client(struct check_run *c, const struct fleet_client *cl)
     return check_found(c, CHECK_HOLDS, subject, at, "by %s", url);
 }
 
-/* A service of an endpoint that runs on another host than the router: its engine listens on loopback there. */
+/* A service of an endpoint that runs on another host than the router: its engine listens on loopback there, or with a key for others too. */
 static int judge_service(struct check_run *c, const struct fleet_service *s)
 {
     const struct fleet_host *h = check_router_host(c->f);
@@ -143,7 +143,13 @@ static int judge_service(struct check_run *c, const struct fleet_service *s)
         return check_found(c, CHECK_NONE, subject, at, "on another host, and no router is declared");
     if (s->host->address && is_loopback(s->host->address))
         return check_found(c, CHECK_HOLDS, subject, at, "by %s, a tunnel of yours", s->host->address);
-    c->fix = "run the router on that host, or forward the port (ssh -L) and set the host's 'address' to 127.0.0.1";
+    if (fleet_service_wide(s)) {
+        bool any = check_is_wildcard(str_of(s->bind));
+        if (s->host->address || !any)
+            return check_found(c, CHECK_HOLDS, subject, at, "by %s, with the key in '%s'", s->host->address ? s->host->address : s->bind, s->key);
+        return check_found(c, CHECK_UNPROVEN, subject, at, "by its ssh target '%s', which must be its name here too: give the host an 'address'", s->host->ssh ? s->host->ssh : s->host->name);
+    }
+    c->fix = "'bind' it to an address of its host, with a 'key'; or run the router there, or forward the port (ssh -L) and set the host's 'address' to 127.0.0.1";
     return check_found(c, CHECK_BROKEN, subject, at, "it listens on %s of host '%s', and the router runs on %s%s%s", s->bind, s->host->name, h ? "host '" : "this machine", h ? h->name : "", h ? "'" : "");
 }
 
@@ -232,7 +238,13 @@ static size_t questions_of(struct check_run *c, const struct fleet_host *h, stru
     for (size_t i = 0; i < c->f->n_services; i++)
         if (c->f->services[i].host == h)
             q[n++] = (struct question){c->f->services[i].port, true, arena_printf(c->a, "the probe of service '%s'", c->f->services[i].name)};
-    if (h != check_router_host(c->f) || o->socket || o->port == 0)
+    if (h != check_router_host(c->f)) {
+        for (size_t i = 0; i < c->f->n_services; i++)
+            if (c->f->services[i].host == h && fleet_service_wide(&c->f->services[i]) && has_endpoint(c->f, &c->f->services[i]))
+                q[n++] = (struct question){c->f->services[i].port, false, arena_printf(c->a, "the router's way to service '%s'", c->f->services[i].name)};
+        return n;
+    }
+    if (o->socket || o->port == 0)
         return n;
     if (is_loopback(o->address))
         q[n++] = (struct question){o->port, true, "what asks the router"};
@@ -244,7 +256,7 @@ static size_t questions_of(struct check_run *c, const struct fleet_host *h, stru
 static int ask(struct check_run *c, const struct fleet_host *h, const struct firewall *f, const char *source)
 {
     const char *subject = check_subject(c, "host", h->name);
-    struct question *q = arena_alloc(c->a, c->f->n_services + c->f->n_clients + 1, sizeof *q);
+    struct question *q = arena_alloc(c->a, 2 * c->f->n_services + c->f->n_clients + 1, sizeof *q);
     if (!q)
         return err_nomem(c->err);
     size_t n = questions_of(c, h, q);

@@ -16,6 +16,7 @@ struct live {
     struct httpio_client *client;
     const struct fleet_service *service;
     struct probe_door door;
+    char key[FLEET_KEY_MAX + 1];
     bool runs; /* its health is 200 */
     int status;
     struct err err;
@@ -53,7 +54,9 @@ static void on_identity(void *ctx, unsigned status, struct str body, const char 
 
 static void get(struct live *l, const char *path, void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text))
 {
-    const struct httpio_request r = {.addr = l->door.addr, .method = STR("GET"), .target = str_of(path), .fresh = true};
+    char bearer[HTTPIO_BEARER_MAX];
+    struct http_field field;
+    const struct httpio_request r = {.addr = l->door.addr, .method = STR("GET"), .target = str_of(path), .fresh = true, .fields = &field, .n_fields = httpio_bearer(l->key, bearer, &field)};
     if (!httpio_fetch(l->client, &r, ANSWER_MAX, ANSWER_MS, cb, l))
         end(l, err_nomem(&l->err));
 }
@@ -109,7 +112,14 @@ static int judge(const struct fleet_service *s, struct arena *a, struct check_re
         r->text = arena_printf(a, "it is on host '%s': ask there", s->host->name);
     } else {
         int rc = net_addr_parse(s->bind, s->port, &l.door.addr);
-        rc = rc < 0 ? err_set(err, rc, "bind '%s' is no address", s->bind) : ask(&l, err);
+        l.door.key = l.key;
+        if (rc < 0)
+            return err_set(err, rc, "bind '%s' is no address", s->bind);
+        if (s->key && fleet_key_read(s->key, l.key, &l.err) < 0)
+            l.status = l.err.code;
+        else
+            rc = ask(&l, err);
+        explicit_bzero(l.key, sizeof l.key);
         if (rc < 0)
             return rc;
         bool asleep = !l.runs && s->start == FLEET_ON_DEMAND;

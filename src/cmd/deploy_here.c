@@ -236,19 +236,19 @@ static int run_drain(const struct cmd *c, int argc, char **argv)
     struct cmd_args a;
     int code = CMD_OK;
     uint64_t port;
-    if (!cmd_parse(c, argc, argv, 3, 3, &a, &code))
+    if (!cmd_parse(c, argc, argv, 3, 4, &a, &code))
         return code;
     if (str_to_u64(str_of(a.words[2]), &port) < 0 || port == 0 || port > UINT16_MAX)
         return cmd_usage(c, "'%.20s' is no port", a.words[2]);
     const struct fleet_runtime runtime = {.engine = a.words[0]};
-    const struct fleet_service s = {.name = "", .runtime = &runtime, .bind = a.words[1], .port = (uint16_t)port};
+    const struct fleet_service s = {.name = "", .runtime = &runtime, .bind = a.words[1], .port = (uint16_t)port, .key = a.n_words > 3 ? a.words[3] : NULL};
     deploy_drain(&s, DRAIN_MS);
     return CMD_OK;
 }
 
 const struct cmd cmd_drain = {
     .name = "_drain",
-    .synopsis = "ENGINE ADDRESS PORT",
+    .synopsis = "ENGINE ADDRESS PORT [KEYFILE]",
     .summary = "wait until an engine rests",
     .description = "What a unit runs before systemd ends its engine.",
     .hidden = true,

@@ -303,7 +303,7 @@ static int real_path(struct fit_session *s, const struct fleet_model *m, const c
 static int add_command(struct fit_session *s, const struct check_need *n, const struct fleet_service *sv, struct buf *out, struct err *err)
 {
     const struct fleet_model *m = sv->model;
-    struct engine_paths paths = {.template_file = m->template_file};
+    struct engine_paths paths = {.template_file = m->template_file, .key = sv->key};
     int e = real_path(s, m, n->files.weights, m->weights, &paths.weights, err);
     if (e == 0)
         e = real_path(s, m, n->files.projector, m->projector, &paths.projector, err);

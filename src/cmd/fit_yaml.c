@@ -220,6 +220,11 @@ void fit_service_yaml(const struct fleet_service *s, unsigned indent, struct buf
         buf_add_quoted(out, str_of(s->bind));
         buf_add_char(out, '\n');
     }
+    if (s->key) {
+        buf_addf(out, "%*skey: ", (int)in, "");
+        buf_add_quoted(out, str_of(s->key));
+        buf_add_char(out, '\n');
+    }
     add_shape(&s->shape, in, out);
     if (units[s->unit])
         buf_addf(out, "%*sunit: %s\n", (int)in, "", units[s->unit]);

@@ -42,7 +42,7 @@ int deploy_find_host(struct deploy *d, const char *name, struct err *err)
 /* What systemd runs before it ends an engine: waits until the engine rests. The path is always the same, so that another berth is no other unit; a failure of it holds nothing up. */
 static int stop_command(struct deploy *d, const struct fleet_service *s, struct unit_input *in, struct err *err)
 {
-    const char **words = arena_alloc(d->arena, 6, sizeof *words);
+    const char **words = arena_alloc(d->arena, 7, sizeof *words);
     if (!words)
         return err_nomem(err);
     words[0] = arena_printf(d->arena, "-%s/bin/berth", d->dirs->state);
@@ -52,6 +52,8 @@ static int stop_command(struct deploy *d, const struct fleet_service *s, struct 
     words[4] = arena_printf(d->arena, "%u", s->port);
     in->stop = words;
     in->n_stop = 5;
+    if (s->key) /* a container's unit has no credentials of its own */
+        words[in->n_stop++] = s->unit == FLEET_QUADLET ? s->key : FLEET_KEY_MARK;
     return words[0] && words[4] ? 0 : err_nomem(err);
 }
 

@@ -111,6 +111,14 @@ static int gate_credentials(struct deploy *d, struct deploy_wanted *w, struct er
     return 0;
 }
 
+static int gate_key(struct deploy *d, struct deploy_wanted *w, struct err *err)
+{
+    char key[FLEET_KEY_MAX + 1] = "";
+    int r = w->service.key ? fleet_key_read(w->service.key, key, err) : 0;
+    explicit_bzero(key, sizeof key);
+    return r < 0 ? err_prefix(err, "on host '%s'", d->host->name) : 0;
+}
+
 /* The tools of this very machine read the unit, in a folder that nothing is started from. */
 int deploy_gate_text(struct deploy *d, const char *path_then, const char *text, enum unit_form form, struct err *err)
 {
@@ -232,7 +240,7 @@ static void service_gates(struct gates *g, const struct deploy_plan *p, const st
     static const struct {
         const char *name;
         int (*gate)(struct deploy *d, struct deploy_wanted *w, struct err *err);
-    } gates[] = {{"payload", gate_payload}, {"runtime", gate_runtime}, {"credentials", gate_credentials}, {"container", gate_container}, {"collectives", gate_collectives}, {"unit", gate_unit}};
+    } gates[] = {{"payload", gate_payload}, {"runtime", gate_runtime}, {"credentials", gate_credentials}, {"key", gate_key}, {"container", gate_container}, {"collectives", gate_collectives}, {"unit", gate_unit}};
     struct err why;
     int r;
     assert(w); /* what is to be done and no retirement is declared */

@@ -115,6 +115,7 @@ struct proof {
     struct probe_ready *ready;
     struct probe_battery *battery;
     struct probe_door door;
+    char key[FLEET_KEY_MAX + 1];
     char invocation[64];
     uint64_t restarts;
     int status;
@@ -185,7 +186,11 @@ static int ask(struct proof *p, struct err *err)
     uint64_t bytes = 0;
     if (net_addr_ip(w->service.bind, w->service.port, &target.addr) < 0)
         return err_set(err, -EINVAL, "bind '%s' is no IP address", w->service.bind);
+    if (w->service.key && fleet_key_read(w->service.key, p->key, err) < 0)
+        return err->code;
+    memcpy(target.key, p->key, sizeof target.key);
     p->door.addr = target.addr;
+    p->door.key = p->key;
     if (w->service.model && store_payload_check(p->d->store, w->service.model, &bytes, err) < 0)
         return err->code;
     int r = net_loop_new(&p->loop, err);
@@ -231,6 +236,7 @@ int deploy_prove(struct deploy *d, const struct deploy_wanted *w, struct err *er
     p.watch = net_timer_close(p.watch);
     p.client = httpio_client_free(p.client);
     p.loop = net_loop_free(p.loop);
+    explicit_bzero(p.key, sizeof p.key);
     return r;
 }
 
@@ -242,9 +248,18 @@ static void on_idle(void *ctx, int status)
     net_loop_stop(ctx);
 }
 
+/* What the service manager shows a unit has its own mode. */
+static void take_key(const char *path, char ret[FLEET_KEY_MAX + 1])
+{
+    base_autobuf struct buf text = BUF_INIT(2 * FLEET_KEY_MAX);
+    if (path && os_read_file(AT_FDCWD, path, &text, NULL) == 0)
+        base_ignore(fleet_key_parse(buf_str(&text), path, ret, NULL)); /* without it the engine says nothing, and the stop comes without waiting */
+}
+
 void deploy_drain(const struct fleet_service *s, uint64_t limit_ms)
 {
     struct probe_target target = {.service = s};
+    take_key(s->key, target.key);
     struct net_loop *loop = NULL;
     if (net_addr_ip(s->bind, s->port, &target.addr) < 0 || net_loop_new(&loop, NULL) < 0)
         return;

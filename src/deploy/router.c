@@ -128,6 +128,18 @@ static int gate_file(const struct deploy *d, const char *path, const char *key, 
     return access(path, R_OK) < 0 ? err_sys(err, -errno, "'%s' needs '%s' on host '%s'", key, path, d->host->name) : 0;
 }
 
+/* The router shows each engine its key, from the same path as that engine's host. */
+static int gate_engine_keys(const struct deploy *d, struct err *err)
+{
+    char key[FLEET_KEY_MAX + 1];
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < d->fleet->n_services; i++)
+        if (d->fleet->services[i].key && (r = fleet_key_read(d->fleet->services[i].key, key, err)) < 0)
+            (void)err_prefix(err, "the router needs the key of service '%s' on host '%s'", d->fleet->services[i].name, d->host->name);
+    explicit_bzero(key, sizeof key);
+    return r;
+}
+
 int deploy_front_gate(struct deploy *d, const struct deploy_item *item, struct err *err)
 {
     const struct fleet_router *o = &d->fleet->router;
@@ -141,6 +153,8 @@ int deploy_front_gate(struct deploy *d, const struct deploy_item *item, struct e
         r = gate_file(d, o->certificate, "certificate", err);
     if (r == 0)
         r = gate_file(d, o->key, "key", err);
+    if (r == 0)
+        r = gate_engine_keys(d, err);
     if (r == 0 && !o->socket && o->port && os_port_owner(o->port, &owner) == 0 && owner.pid > 0 && !deploy_belongs(owner.pid, item->unit))
         r = run_port_taken(o->port, "the router", err);
     return r;

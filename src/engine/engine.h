@@ -37,6 +37,7 @@ struct fleet_options engine_fleet_options(void);
 /* Where things are for one service, as the engine will see them. Paths are absolute. */
 struct engine_paths {
     const char *weights, *projector, *drafter, *template_file; /* NULL: none */
+    const char *key;      /* file with the key that it shall ask for, as it sees it; needed by a service with one */
     const char *slot_dir; /* where it may keep what its slots hold; NULL: nowhere */
 };
 /* The argument list after the program's name (for "generic": the whole command), NULL-terminated, in arena a. Nothing that decides memory is left to a default: context, slots, layers, split, batch,

@@ -46,7 +46,7 @@ static const struct owned_flag owned[] = {
     {{"-fit", "--fit"}, "the engine must not change what berth planned"},
     {{"--reuse-port"}, "it would hide that the port is taken"},
     {{"--api-prefix"}, "berth expects the API at '/'"},
-    {{"--api-key", "--api-key-file"}, "the router could not reach an engine with a key"},
+    {{"--api-key", "--api-key-file"}, "use 'key'"},
     {{"--ssl-key-file", "--ssl-cert-file"}, "the router speaks plain HTTP to engines"},
     {{"-mu", "--model-url", "-mmu", "--mmproj-url"}, FROM_SOURCE},
     {{"-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"}, FROM_SOURCE},
@@ -301,6 +301,10 @@ static int llama_argv(const struct fleet_service *s, const struct engine_paths *
     args_pair(args, "--host", socket ? socket : s->bind);
     if (!socket)
         args_number(args, "--port", s->port);
+    if (s->key && !p->key) /* without it everybody could ask */
+        return err_set(err, -EINVAL, "the key of service '%s' has no place where its engine sees it", s->name);
+    if (s->key)
+        args_pair(args, "--api-key-file", p->key);
     add_memory(args, s, &sh);
     if (p->projector) {
         args_pair(args, "--mmproj", p->projector);

@@ -153,7 +153,8 @@ struct fleet_service {
     const struct fleet_runtime *runtime;
     const struct fleet_model *model; /* NULL only for engine "generic" */
     uint16_t port;    /* 0 with a socket */
-    const char *bind; /* "127.0.0.1", or "unix:" and the absolute path of a socket */
+    const char *bind; /* "127.0.0.1", or "unix:" and the absolute path of a socket; not loopback only with a key */
+    const char *key;  /* absolute path of the file with the key that its engine asks for, on its host and on the router's; NULL: it asks for none */
     struct fleet_shape shape;
     enum fleet_unit unit;
     const char *const *args; /* engine flags that berth does not model */
@@ -319,6 +320,17 @@ const struct fleet_host *fleet_host_here(const struct fleet *f);
 const char *fleet_archive_wrong(struct str text, struct str *ret_place, struct str *ret_digest);
 /* Path of the socket that a service listens at; NULL: it has an address and a port. */
 const char *fleet_service_socket(const struct fleet_service *s);
+/* True when other machines may reach it: its address is not loopback. */
+bool fleet_service_wide(const struct fleet_service *s);
+
+#define FLEET_KEY_MIN 16  /* characters of an engine's key: fewer are soon guessed */
+#define FLEET_KEY_MAX 256
+#define FLEET_KEY_CREDENTIAL "engine-key" /* name of a unit's credential that is its service's key */
+#define FLEET_KEY_MARK FLEET_CREDENTIAL_MARK FLEET_KEY_CREDENTIAL "}"
+/* The key in a file of one line. -EACCES when anybody but its owner, who is we or root, may use it; -EINVAL when it is no key; -ENOENT, ... The text in ret is the caller's to wipe. */
+int fleet_key_read(const char *path, char ret[FLEET_KEY_MAX + 1], struct err *err) BASE_MUST_USE;
+/* The same from text; path names it in errors. */
+int fleet_key_parse(struct str text, const char *path, char ret[FLEET_KEY_MAX + 1], struct err *err) BASE_MUST_USE;
 /* True for a service that `up` starts here: host is this machine and unit is child. */
 bool fleet_service_local(const struct fleet_service *s);
 /* A name of a host, service, model, runtime: lower-case letters, digits, '-', '_', '.', beginning with a letter or digit; 1..FLEET_NAME_MAX. */

@@ -169,6 +169,9 @@ int fleet_read_listen(struct fleet_reader *r, const struct yaml_node *n, void *p
 int fleet_read_admin(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_check_credentials(struct fleet_reader *r, const struct fleet_service *s);
 int fleet_read_credentials(struct fleet_reader *r, const struct yaml_node *n, void *part);
+/* fleet_key.c */
+int fleet_read_service_key(struct fleet_reader *r, const struct yaml_node *n, void *part);
+int fleet_rules_key(struct fleet_reader *r, const struct yaml_node *n, const struct fleet_service *s);
 int fleet_read_keys_file(struct fleet_reader *r, const struct yaml_node *n, void *part);
 int fleet_read_bodies(struct fleet_reader *r, const struct yaml_node *n, void *part);
 

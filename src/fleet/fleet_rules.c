@@ -316,6 +316,8 @@ int fleet_rules_service(struct fleet_reader *r, const struct yaml_node *n, void 
     if (rc == 0)
         rc = fleet_check_credentials(r, s);
     if (rc == 0)
+        rc = fleet_rules_key(r, n, s);
+    if (rc == 0)
         rc = generic ? rules_generic(r, n, s) : rules_known_engine(r, n, s);
     if (rc == 0)
         rc = rules_numbers(r, n, s);

@@ -99,6 +99,7 @@ static const struct fleet_key service_keys[] = {
     {.name = "model", .type = FLEET_T_OWN, .read = fleet_read_model_ref},
     {.name = "port", .type = FLEET_T_PORT, .at = AT(fleet_service, port), .min = 1, .max = UINT16_MAX},
     {.name = "bind", .type = FLEET_T_OWN, .read = fleet_read_bind},
+    {.name = "key", .type = FLEET_T_OWN, .read = fleet_read_service_key},
     {.name = "context", .type = FLEET_T_NUMBER, .at = SHAPE(context), .set_at = FLEET_NOWHERE, .min = 1, .max = TOKENS_MAX},
     {.name = "slots", .type = FLEET_T_NUMBER, .at = SHAPE(slots), .set_at = FLEET_NOWHERE, .min = 1, .max = FLEET_SLOTS_MAX},
     {.name = "split", .type = FLEET_T_OWN, .read = fleet_read_split},

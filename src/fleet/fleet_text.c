@@ -191,11 +191,6 @@ int fleet_check_bind(struct fleet_reader *r, const struct yaml_node *n, struct s
 {
     if (!fleet_is_ip(text))
         return fleet_refuse(r, n, "%s must be an IP address such as '127.0.0.1', not '%s'", fleet_label(r), fleet_show(r, text));
-    if (!fleet_is_loopback(text))
-        return fleet_refuse(r, n,
-                            "%s is '%s', which other machines could reach; an engine asks for no key: use '127.0.0.1' and "
-                            "let clients ask the router",
-                            fleet_label(r), fleet_show(r, text));
     return 0;
 }
 

@@ -135,6 +135,15 @@ struct httpio_fetch *httpio_fetch(struct httpio_client *c, const struct httpio_r
     return f;
 }
 
+size_t httpio_bearer(const char *key, char text[HTTPIO_BEARER_MAX], struct http_field *ret)
+{
+    if (!key || !key[0])
+        return 0;
+    snprintf(text, HTTPIO_BEARER_MAX, "Bearer %s", key);
+    *ret = HTTPIO_FIELD(STR("Authorization"), str_of(text));
+    return 1;
+}
+
 struct httpio_fetch *httpio_fetch_cancel(struct httpio_fetch *f)
 {
     if (!f)

@@ -155,6 +155,10 @@ void httpio_call_read(struct httpio_call *k, bool on); /* back-pressure on the r
 /* Closes its connection at once, so that the peer stops working. Takes NULL; returns NULL. */
 struct httpio_call *httpio_call_cancel(struct httpio_call *k);
 
+/* The field that shows an engine its key: *ret is valid as long as text. Returns how many fields that is: 0 without a key (NULL or ""). */
+#define HTTPIO_BEARER_MAX 512
+size_t httpio_bearer(const char *key, char text[HTTPIO_BEARER_MAX], struct http_field *ret);
+
 /* A small call whose response is wanted whole: at most max_body bytes, timeout_ms for all of it. cb comes exactly once, unless cancelled: status 0 with text on failure. */
 struct httpio_fetch;
 struct httpio_fetch *httpio_fetch(struct httpio_client *c, const struct httpio_request *r, size_t max_body, uint64_t timeout_ms,

@@ -59,10 +59,9 @@ static void answered(void *ctx, unsigned status, struct str body, const char *fa
 
 static struct httpio_fetch *post(struct probe_battery *b, struct str body)
 {
-    char bearer[512];
-    snprintf(bearer, sizeof bearer, "Bearer %s", b->door.key ? b->door.key : "");
-    const struct http_field fields[] = {{.name = STR("Content-Type"), .value = STR("application/json")}, {.name = STR("Authorization"), .value = str_of(bearer)}};
-    const struct httpio_request r = {.addr = b->door.addr, .method = STR("POST"), .target = str_of(probe_check_path(b->check)), .fresh = true, .body = body, .fields = fields, .n_fields = b->door.key ? 2 : 1};
+    char bearer[HTTPIO_BEARER_MAX];
+    struct http_field fields[2] = {{.name = STR("Content-Type"), .value = STR("application/json")}};
+    const struct httpio_request r = {.addr = b->door.addr, .method = STR("POST"), .target = str_of(probe_check_path(b->check)), .fresh = true, .body = body, .fields = fields, .n_fields = 1 + httpio_bearer(b->door.key, bearer, &fields[1])};
     struct httpio_fetch *f = httpio_fetch(b->client, &r, PROBE_BODY_MAX, PROBE_CHECK_MS, answered, b);
     explicit_bzero(bearer, sizeof bearer);
     return f;

@@ -34,15 +34,17 @@ const char *probe_step_text(enum probe_step s)
 struct httpio_fetch *probe_ask(struct httpio_client *c, const struct probe_target *t, const char *path, const char *body, uint64_t timeout_ms,
                                void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text), void *ctx)
 {
-    static const struct http_field json = {.name = {"Content-Type", 12}, .value = {"application/json", 16}};
-    struct httpio_request r = {.addr = t->addr, .method = STR("GET"), .target = str_of(path), .fresh = true};
+    char bearer[HTTPIO_BEARER_MAX];
+    struct http_field fields[2];
+    struct httpio_request r = {.addr = t->addr, .method = STR("GET"), .target = str_of(path), .fresh = true, .fields = fields, .n_fields = httpio_bearer(t->key, bearer, fields)};
     if (body) {
         r.method = STR("POST");
         r.body = str_of(body);
-        r.fields = &json;
-        r.n_fields = 1;
+        fields[r.n_fields++] = (struct http_field)HTTPIO_FIELD(STR("Content-Type"), STR("application/json"));
     }
-    return httpio_fetch(c, &r, PROBE_BODY_MAX, timeout_ms, cb, ctx);
+    struct httpio_fetch *f = httpio_fetch(c, &r, PROBE_BODY_MAX, timeout_ms, cb, ctx);
+    explicit_bzero(bearer, sizeof bearer);
+    return f;
 }
 
 struct probe_ready *probe_ready_cancel(struct probe_ready *p)
@@ -52,6 +54,7 @@ struct probe_ready *probe_ready_cancel(struct probe_ready *p)
     p->timer = net_timer_close(p->timer);
     p->fetch = httpio_fetch_cancel(p->fetch);
     buf_release(&p->last);
+    explicit_bzero(&p->target, sizeof p->target);
     free(p);
     return NULL;
 }
@@ -189,7 +192,8 @@ static void answered(void *ctx, unsigned status, struct str body, const char *fa
     if (r == 0 && status != 200)
         r = err_set(&err, -EBADMSG, "status %u", status);
     if (r == -EBADMSG && status == 401)
-        r = err_set(&err, -EBADMSG, "status 401: it wants a key, which berth does not bring");
+        r = p->target.key[0] ? err_set(&err, -EBADMSG, "status 401: it does not take the key in '%s': start it again when the file was changed", p->target.service->key)
+                             : err_set(&err, -EBADMSG, "status 401: it wants a key; name its file in 'key' of the service");
     if (r < 0) {
         finish(p, r, &err);
         return;

@@ -18,6 +18,7 @@ struct probe_target {
     const struct fleet_service *service;
     const struct engine_paths *paths;
     struct net_addr addr;
+    char key[FLEET_KEY_MAX + 1]; /* that its engine asks for; "" none */
 };
 /* Readiness: health until it is 200 (asked every 200 ms at first, at most once a second later; refused and 503 mean "still loading"), then identity, then what the engine took, then one generated token. Steps that the kind
  * cannot answer are left out. cb comes exactly once unless cancelled: status 0; -ETIMEDOUT when limit_ms ended in health; -EBADMSG and others when a later step failed, with the step and what was wrong in err. */
@@ -67,7 +68,7 @@ struct probe_door {
     struct net_addr addr;
     const char *const *models; /* the router's: one chat for each of these n_models names, and nothing else; NULL: the engine itself, all checks */
     size_t n_models;
-    const char *key;           /* that the router wants; NULL */
+    const char *key;           /* that the router, or the engine, asks for; NULL or "" none */
 };
 /* Asks all of it, one after the other, until one fails. cb exactly once unless cancelled: 0, or -EBADMSG, -EIO (no answer) with the check's name and the failure in err. service and the door's texts outlive it. */
 struct probe_battery;

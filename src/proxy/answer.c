@@ -276,6 +276,11 @@ static void on_head(void *ctx, const struct http_head *head)
     r->byte_ms = net_loop_now_ms(r->lane->loop);
     r->head = head;
     bool down = status == 502 || status == 503 || status == 504;
+    /* the client showed none of its own there, so it is not the one who is refused */
+    if (status == 401 && r->target.key[0]) {
+        proxy_forward_failed(r, "401", "it answered 401: it does not take the key that the router has for it", true);
+        return;
+    }
     if (r->ticket.leased && (down || status == 500 || status == 429) && proxy_forward_another(r)) {
         char text[48];
         snprintf(text, sizeof text, "it answered %u", status);

@@ -6,6 +6,7 @@
  *              "endpoints":[{"name":"m","policy":"adaptive","aliases":["x"],"replicas":[0,1]}, ...],
  *              "headers":["x-task", ...], "bodies":{"max":67108864,"spill":1048576,"memory":268435456,"disk":8589934592}}}
  *
+ * A replica that asks for a key has it as "key"; nothing prints this line.
  * A host is an IP address, or "unix:PATH" with port 0; a name stands there when the owner has no address for it, and is out of reach.
  *
  * Both ends are the same program, so a text with anything else in it is an error, not something to be lenient about.
@@ -27,6 +28,8 @@ const char *proxy_service_host(const struct fleet_service *s)
     if (s->host && s->host->ssh) {
         if (s->host->address)
             return s->host->address;
+        if (fleet_service_wide(s) && strcmp(s->bind, "0.0.0.0") != 0 && strcmp(s->bind, "::") != 0)
+            return s->bind;
         const char *at = strrchr(s->host->ssh, '@');
         return at ? at + 1 : s->host->ssh;
     }
@@ -60,6 +63,8 @@ static void write_replica(struct json_out *o, const struct fleet_service *declar
         json_out_bool(o, "startable", true);
     if (state && state->why)
         json_out_cstr(o, "why", state->why);
+    if (state && state->key && state->key[0])
+        json_out_cstr(o, "key", state->key);
     json_out_end(o);
 }
 
@@ -191,6 +196,10 @@ static int read_replica(const struct proxy_config *c, json_val v, struct proxy_r
     if (json_get(v, "why")) {
         more++;
         rc = read_name(c, json_get(v, "why"), PROXY_WHY_MAX - 1, &r->why, err);
+    }
+    if (rc == 0 && json_get(v, "key")) {
+        more++;
+        rc = read_name(c, json_get(v, "key"), FLEET_KEY_MAX, &r->key, err);
     }
     if (rc < 0)
         return rc;

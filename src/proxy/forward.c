@@ -106,27 +106,29 @@ static struct str origin_form(struct str target, struct buf *scratch)
     return buf_str(scratch);
 }
 
-static size_t request_fields(const struct proxy_config *c, const struct http_head *head, struct http_field out[HTTP_FIELDS_MAX])
+/* A replica with a key is shown that one, and never what a client showed. */
+static size_t request_fields(const struct proxy_config *c, const struct http_head *head, const char *key, char bearer[HTTPIO_BEARER_MAX], struct http_field out[HTTP_FIELDS_MAX + 1])
 {
     /* Written anew for the replica's connection; a body that was read whole needs no leave to be sent. */
     static const struct str ours[] = {{"host", 4}, {"content-length", 14}, {"expect", 6}};
     size_t n = 0;
     for (size_t i = 0; i < head->n_fields; i++) {
         struct http_field f = head->fields[i];
-        bool skip = f.hop || proxy_guard_secret(c, f.name);
+        bool skip = f.hop || ((c->keyed || key[0]) && proxy_guard_secret(f.name));
         for (size_t k = 0; !skip && k < BASE_COUNT(ours); k++)
             skip = f.name.len == ours[k].len && str_eq_nocase(f.name, ours[k]);
         if (!skip)
             out[n++] = f;
     }
-    return n;
+    return n + httpio_bearer(key, bearer, &out[n]);
 }
 
 /* Starts the call to the ticket's replica. */
 static int call(struct proxy_request *r, struct err *err)
 {
     const struct http_head *head = httpio_exchange_head(r->x);
-    struct http_field fields[HTTP_FIELDS_MAX];
+    struct http_field fields[HTTP_FIELDS_MAX + 1];
+    char bearer[HTTPIO_BEARER_MAX];
     base_autobuf struct buf target = BUF_INIT(HTTP_TARGET_MAX + 2);
     base_autobuf struct buf joined = BUF_INIT(PROXY_BODY_SMALL + 4096);
     int rc = cut_body(r);
@@ -145,7 +147,7 @@ static int call(struct proxy_request *r, struct err *err)
         .method = head->method,
         .target = origin_form(head->target, &target),
         .fields = fields,
-        .n_fields = request_fields(r->config, head, fields),
+        .n_fields = request_fields(r->config, head, r->target.key, bearer, fields),
         .fresh = large,
         .body_follows = large,
         .body_length = (int64_t)len,

@@ -54,9 +54,9 @@ const struct proxy_key *proxy_guard_shown(struct proxy *p, const struct http_hea
     return *ret_keys ? proxy_keys_find(*ret_keys, shown_key(head)) : NULL;
 }
 
-bool proxy_guard_secret(const struct proxy_config *c, struct str field)
+bool proxy_guard_secret(struct str field)
 {
-    return c && c->keyed && (str_eq_nocase(field, STR("authorization")) || str_eq_nocase(field, STR("x-api-key")) || str_eq_nocase(field, STR("api-key")));
+    return (str_eq_nocase(field, STR("authorization")) || str_eq_nocase(field, STR("x-api-key")) || str_eq_nocase(field, STR("api-key")));
 }
 
 /* The counters of a name; they stay as long as the router. The lock is held. NULL without memory. */

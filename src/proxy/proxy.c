@@ -242,6 +242,7 @@ static struct proxy_peer *peer_update(struct proxy *p, const struct proxy_replic
     peer->target = (struct proxy_target){.addr = r->addr, .pins = r->pins};
     if (r->resolved)
         (void)net_addr_text(&r->addr, peer->target.host);
+    snprintf(peer->target.key, sizeof peer->target.key, "%s", r->key ? r->key : "");
     snprintf(peer->target.served, sizeof peer->target.served, "%s", r->served);
     peer->s.context = r->context;
     peer->s.startable = r->startable;

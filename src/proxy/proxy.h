@@ -25,6 +25,7 @@ struct proxy_state {
     uint64_t generation; /* changes with every start of its process */
     bool startable;      /* not ready, but worth waiting for: its owner starts it when a request waits for it */
     const char *why;     /* not ready and not startable: what clients are told; NULL */
+    const char *key;     /* that its engine asks for; NULL or "" none */
     const char *address; /* IP address of a host that is declared by name; NULL: as declared */
 };
 /* The configuration of a fleet as one line of JSON, as the worker reads it. A service that is not in states is taken for ready. */

@@ -81,6 +81,7 @@ struct proxy_replica {
     unsigned slots;     /* requests at once; 0: as many as come */
     bool startable;     /* its owner starts it when a request waits for it */
     const char *why;    /* not ready, and why; NULL */
+    const char *key;    /* shown to its engine in place of what clients show; NULL: none */
     uint64_t context;   /* tokens that all slots hold together; 0 unknown */
     bool pins;          /* takes id_slot */
 };
@@ -127,6 +128,7 @@ struct proxy_target {
     char served[FLEET_NAME_MAX + 1];
     struct net_addr addr;
     char host[NET_ADDR_TEXT]; /* addr as the value of Host */
+    char key[FLEET_KEY_MAX + 1]; /* that its engine asks for; "" none */
     bool pins;
 };
 
@@ -271,7 +273,7 @@ bool proxy_guard_knows(struct proxy *p, const struct http_head *head, const stru
 /* The key that it shows, which lives until *ret_keys is given back with proxy_keys_unref; NULL: none is needed, or none is known. */
 const struct proxy_key *proxy_guard_shown(struct proxy *p, const struct http_head *head, const struct proxy_config *c, struct proxy_keys **ret_keys);
 /* Whether a field of a request is for us alone. */
-bool proxy_guard_secret(const struct proxy_config *c, struct str field);
+bool proxy_guard_secret(struct str field);
 /* Counts the request for its key; then whether the key may use the endpoint. Not 0: it was answered and may be gone. */
 int proxy_guard_admit(struct proxy_request *r) BASE_MUST_USE;
 int proxy_guard_model(struct proxy_request *r) BASE_MUST_USE;

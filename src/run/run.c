@@ -165,6 +165,7 @@ static int launch(struct run_service *s, struct err *err)
     if (rc < 0)
         return rc;
     s->target = (struct probe_target){.service = s->service, .paths = &s->paths, .addr = s->addr};
+    memcpy(s->target.key, s->key, sizeof s->target.key);
     s->ready = probe_ready_start(s->env->loop, s->env->client, &s->target, s->limit_ms, on_ready, s);
     if (!s->ready) {
         run_launch_kill(s);
@@ -457,6 +458,11 @@ void run_info(struct run_service *s, struct run_info *ret)
     };
     if (s->engine.pid > 0 && os_proc_mem(s->engine.pid, &ret->mem) < 0)
         ret->mem = (struct os_mem){0};
+}
+
+const char *run_key(const struct run_service *s)
+{
+    return s->key;
 }
 
 const struct fleet_service *run_service_of(const struct run_service *s)

@@ -87,6 +87,8 @@ struct run_info {
 };
 void run_info(struct run_service *s, struct run_info *ret);
 const struct fleet_service *run_service_of(const struct run_service *s);
+/* The key that its engine asks for; "" none. */
+const char *run_key(const struct run_service *s);
 
 /* ---- handing over to the program that takes this one's place by exec ----------------------------------------------- */
 

@@ -50,6 +50,8 @@ struct run_service {
     struct arena *arena; /* argv, paths; until the next start */
     struct engine_paths paths;
     const char *slot_dir;
+    const char *key_path; /* where its engine sees its key */
+    char key[FLEET_KEY_MAX + 1]; /* of the process that runs; "" none */
     struct probe_target target;
     uint64_t limit_ms;
     struct os_proc proc;   /* our child: the engine, or bubblewrap around it */

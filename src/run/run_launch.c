@@ -10,6 +10,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -183,7 +184,7 @@ static int bind_socket(struct run_service *s, struct binds *b, struct err *err)
 static int find_paths(struct run_service *s, struct binds *b, struct err *err)
 {
     const struct fleet_model *m = s->service->model;
-    s->paths = (struct engine_paths){0};
+    s->paths = (struct engine_paths){.key = s->key_path};
     b->max = GGUF_PARTS_MAX + FLEET_ARGS_MAX + 8;
     b->list = arena_alloc(s->arena, b->max, sizeof(*b->list));
     if (!b->list)
@@ -295,9 +296,28 @@ static int make_pipe(int fds[2], struct err *err)
     return 0;
 }
 
-static int spawn(struct run_service *s, struct store_launch *l, struct err *err)
+/* The engine gets its key as a file without a name that is its own alone: sealed, and gone with it. Its number there is known before the recipe is made: behind bubblewrap's. */
+static int take_key(struct run_service *s, int *ret_fd, struct err *err)
 {
-    int out[2] = {-1, -1}, info[2] = {-1, -1};
+    explicit_bzero(s->key, sizeof s->key);
+    s->key_path = NULL;
+    if (!s->service->key)
+        return 0;
+    int rc = fleet_key_read(s->service->key, s->key, err);
+    if (rc < 0)
+        return rc;
+    size_t len = strlen(s->key);
+    os_autoclose int fd = memfd_create("berth-key", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || write(fd, s->key, len) != (ssize_t)len || fchmod(fd, 0444) < 0 || fcntl(fd, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0)
+        return err_sys(err, -errno, "cannot hand the key of service '%s' to its engine", s->service->name);
+    s->key_path = s->confine == STORE_BWRAP ? "/proc/self/fd/4" : "/proc/self/fd/3";
+    *ret_fd = os_take_fd(&fd);
+    return 0;
+}
+
+static int spawn(struct run_service *s, struct store_launch *l, int key_fd, struct err *err)
+{
+    int out[2] = {-1, -1}, info[2] = {-1, -1}, keep[2];
     int rc = make_pipe(out, err);
     if (rc == 0 && l->has_info_fd)
         rc = make_pipe(info, err);
@@ -306,10 +326,11 @@ static int spawn(struct run_service *s, struct store_launch *l, struct err *err)
     if (rc == 0) {
         l->spawn.stdin_fd = -1;
         l->spawn.stdout_fd = l->spawn.stderr_fd = out[1];
-        if (l->has_info_fd) {
-            l->spawn.keep_fds = &info[1];
-            l->spawn.n_keep_fds = 1;
-        }
+        l->spawn.keep_fds = keep;
+        if (l->has_info_fd)
+            keep[l->spawn.n_keep_fds++] = info[1];
+        if (key_fd >= 0)
+            keep[l->spawn.n_keep_fds++] = key_fd;
         l->spawn.death_signal = SIGKILL;
         l->spawn.new_group = true;
         s->generation++;
@@ -358,6 +379,7 @@ int run_launch(struct run_service *s, struct err *err)
     struct run_recipe recipe;
     uint64_t bytes = 0;
     int rc = 0;
+    os_autoclose int key_fd = -1;
     s->arena = arena_free(s->arena);
     s->arena = arena_new(RUN_ARENA_MAX);
     if (!s->arena)
@@ -366,6 +388,8 @@ int run_launch(struct run_service *s, struct err *err)
         rc = store_payload_check(s->env->store, s->service->model, &bytes, err);
     if (rc == 0)
         rc = run_port_check(s->service, err);
+    if (rc == 0)
+        rc = take_key(s, &key_fd, err);
     if (rc == 0)
         rc = run_recipe(s, &recipe, err);
     if (rc < 0)
@@ -376,7 +400,7 @@ int run_launch(struct run_service *s, struct err *err)
     rc = store_launch_make(s->env->store, s->runtime, s->confine, recipe.args, recipe.n_args, recipe.binds, recipe.n_binds, recipe.env, recipe.n_env, s->env->work_dir, &l, err);
     if (rc < 0)
         return rc;
-    rc = spawn(s, &l, err);
+    rc = spawn(s, &l, key_fd, err);
     store_launch_release(&l);
     if (rc == 0)
         rc = watch(s, err);

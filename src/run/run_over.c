@@ -65,6 +65,9 @@ int run_take_over(struct run_service *s, const struct run_handover *h, struct er
     s->took_ms = h->took_ms;
     s->was_ready = true;
     s->target = (struct probe_target){.service = s->service, .paths = &s->paths, .addr = s->addr};
+    if (s->service->key && fleet_key_read(s->service->key, s->key, NULL) < 0)
+        s->key[0] = '\0'; /* it is refused, and said so, by whoever asks */
+    memcpy(s->target.key, s->key, sizeof s->target.key);
     s->state = RUN_READY;
     int rc = watch(s, h->log_fd, err);
     if (rc == 0)

@@ -139,13 +139,15 @@ static int service_command(struct store *s, const struct store_runtime *runtime,
 
 static int credentials(const struct fleet_service *service, struct arena *a, struct unit_input *in, struct err *err)
 {
-    struct unit_credential *list = arena_alloc(a, service->n_credentials + 1, sizeof *list);
+    struct unit_credential *list = arena_alloc(a, service->n_credentials + 2, sizeof *list);
     if (!list)
         return err_nomem(err);
     for (size_t i = 0; i < service->n_credentials; i++)
         list[i] = (struct unit_credential){service->credentials[i].name, service->credentials[i].path};
     in->credentials = list;
     in->n_credentials = service->n_credentials;
+    if (service->key)
+        list[in->n_credentials++] = (struct unit_credential){FLEET_KEY_CREDENTIAL, service->key};
     return 0;
 }
 
@@ -176,7 +178,7 @@ static int place_credentials(struct arena *a, const char *const **list, size_t n
 int run_unit_input(struct store *s, const char *fleet, const struct fleet_service *service, const struct store_runtime *runtime, struct arena *a, struct unit_input *ret, struct engine_paths *ret_paths, struct err *err)
 {
     const struct run_env env = {.store = s};
-    struct run_service self = {.env = &env, .service = service, .runtime = runtime, .kind = engine_find(service->runtime->engine), .arena = a};
+    struct run_service self = {.env = &env, .service = service, .runtime = runtime, .kind = engine_find(service->runtime->engine), .arena = a, .key_path = service->key ? FLEET_KEY_MARK : NULL};
     struct unit_input in = {.fleet = fleet, .service = service, .form = service->unit == FLEET_QUADLET ? UNIT_CONTAINER : UNIT_SERVICE};
     struct run_recipe recipe;
     int r = run_recipe(&self, &recipe, err);

@@ -357,7 +357,7 @@ bool up_watch_drained(const struct up *u, const struct fleet_service *s);
 size_t up_watch_states(const struct up *u, struct proxy_state *states);
 /* A name has another address, or it is known that it has none. */
 void up_watch_named(struct up *u, const struct up_name *o);
-/* "ready", "no answer", "another model", "elsewhere" (not asked yet) and why (NULL); NULL for a service that is not asked. */
+/* "ready", "no answer", "another model", "wrong key", "elsewhere" (not asked yet) and why (NULL); NULL for a service that is not asked. */
 const char *up_watch_text(const struct up *u, const struct fleet_service *s, const char **ret_why);
 
 /* ---- up_names.c ---- */

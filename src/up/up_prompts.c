@@ -187,8 +187,10 @@ static bool ask(struct up_service *us)
 {
     struct up_prompts *p = &us->prompts;
     char target[64], body[64];
-    const struct http_field fields[] = {HTTPIO_FIELD(STR("Content-Type"), STR("application/json"))};
-    struct httpio_request q = {.method = STR("POST"), .fields = fields, .n_fields = 1, .fresh = true};
+    char bearer[HTTPIO_BEARER_MAX];
+    struct http_field fields[2] = {HTTPIO_FIELD(STR("Content-Type"), STR("application/json"))};
+    struct httpio_request q = {.method = STR("POST"), .fields = fields, .fresh = true};
+    q.n_fields = 1 + httpio_bearer(run_key(us->run), bearer, &fields[1]);
     snprintf(target, sizeof target, "/slots/%u?action=%s", p->slot, p->saving ? "save" : "restore");
     snprintf(body, sizeof body, "{\"filename\":\"slot-%u.bin\"}", p->slot);
     q.target = str_of(target);

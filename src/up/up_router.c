@@ -125,6 +125,7 @@ void up_router_tell(struct up *u)
             .service = u->services[i]->service, .as = run_service_of(u->services[i]->run),
             .ready = info.state == RUN_READY && !u->services[i]->drained && up_demand_serves(u->services[i]),
             .generation = life_for_router(u->services[i], &info)};
+        states[i].key = run_key(u->services[i]->run);
         states[i].why = up_demand_why(u->services[i], &states[i].startable);
     }
     n += up_watch_states(u, states + n);
@@ -133,6 +134,8 @@ void up_router_tell(struct up *u)
         send_all(u, &b);
     else
         up_say(u, EVENT_ERROR, "router", "configuration cannot be written");
+    if (b.ptr)
+        explicit_bzero(b.ptr, b.cap); /* keys of engines are in it */
     tell_mark(u);
 }
 

@@ -2,7 +2,8 @@
  *
  * Health of services that others start (another host, a systemd unit, everything under `berth route`): whether they answer on their health path, and whether they serve the model that is
  * declared, because an engine with another model answers requests too. One question for each service and turn, at most one a second, and none that makes the engine generate. What is not
- * known yet counts as ready: the router finds out by itself. Requests that fail are the router's own to judge.
+ * known yet counts as ready: the router finds out by itself. Requests that fail are the router's own to judge. An engine with a key is asked for something that it tells only to who shows it, because its health is for everybody, and is not ready before it
+ * has answered that.
  */
 #include <errno.h>
 
@@ -25,6 +26,9 @@ struct up_watch {
     char address[NET_HOST_MAX]; /* of a name: the same without its port, as the router is told */
     bool known, healthy, right; /* it has been asked; answers 200; serves what is declared, as far as it says */
     bool asking_identity;
+    bool refused;               /* it does not take its key, or there is none to show */
+    bool proven;                /* it has taken its key, in this reading of the fleet file or one before */
+    char key[FLEET_KEY_MAX + 1]; /* from its file at the last question; "" none */
     unsigned ticks, late;
     uint64_t generation;        /* lives of it that were seen */
     char name[FLEET_NAME_MAX + 1]; /* outlives the reading that service is of */
@@ -35,7 +39,9 @@ struct up_watch {
 
 static bool is_ready(const struct up_watch *w)
 {
-    return !w->known || (w->healthy && w->right);
+    if (!w->known)
+        return !w->service->key || w->proven;
+    return w->healthy && w->right;
 }
 
 /* Takes over what its host's name leads to. True: it is another address. */
@@ -63,16 +69,17 @@ static int find_address(struct up_watch *w, struct err *err)
 }
 
 /* Tells the router and people, when it made a difference. */
-static void changed(struct up_watch *w, bool was_ready)
+static void changed(struct up_watch *w, bool was_ready, bool was_known)
 {
     struct up *u = w->up;
     char subject[FLEET_NAME_MAX + 16];
-    if (is_ready(w) == was_ready)
+    bool first = !was_known && w->service->key; /* the router waits for what comes of it */
+    if (is_ready(w) == was_ready && !first)
         return;
     snprintf(subject, sizeof subject, "service '%s'", w->service->name);
-    if (is_ready(w))
+    if (is_ready(w) && !first)
         up_say(u, EVENT_INFO, subject, "answers again");
-    else
+    else if (!is_ready(w))
         up_say(u, EVENT_WARN, subject, "%s", w->why.len ? w->why.ptr : "does not answer");
     up_router_tell(u);
 }
@@ -83,6 +90,13 @@ static void set_why(struct up_watch *w, const char *text)
     buf_add_printable(&w->why, str_of(text), 300);
     if (buf_status(&w->why) < 0)
         buf_clear(&w->why);
+}
+
+static void why_key(struct up_watch *w)
+{
+    base_autobuf struct buf text = BUF_INIT(1024);
+    buf_addf(&text, "status 401: it does not take the key in '%s'; the file must hold the same on host '%s', and the engine reads it when it starts", w->service->key, w->service->host->name);
+    set_why(w, buf_status(&text) < 0 ? "status 401: it does not take its key" : text.ptr);
 }
 
 /* What its host's name leads to does not answer: the next address is asked. */
@@ -97,8 +111,9 @@ static void move_on(struct up_watch *w)
 static void take_health(struct up_watch *w, unsigned status, const char *fail_text)
 {
     char text[64];
+    w->refused = status == 401 && w->service->key;
     if (status == 200) {
-        w->healthy = true;
+        w->healthy = w->proven = true;
         w->late = 0;
         return;
     }
@@ -112,7 +127,10 @@ static void take_health(struct up_watch *w, unsigned status, const char *fail_te
     if (status == 0 && w->of_host)
         move_on(w);
     snprintf(text, sizeof text, "health: status %u", status);
-    set_why(w, status ? text : fail_text ? fail_text : "no answer");
+    if (w->refused)
+        why_key(w);
+    else
+        set_why(w, status ? text : fail_text ? fail_text : "no answer");
 }
 
 static void take_identity(struct up_watch *w, unsigned status, struct str body)
@@ -128,7 +146,7 @@ static void take_identity(struct up_watch *w, unsigned status, struct str body)
 static void answered(void *ctx, unsigned status, struct str body, const char *fail_text)
 {
     struct up_watch *w = ctx;
-    bool was_ready = is_ready(w);
+    bool was_ready = is_ready(w), was_known = w->known;
     w->fetch = NULL;
     w->known = true;
     if (w->asking_identity)
@@ -137,7 +155,29 @@ static void answered(void *ctx, unsigned status, struct str body, const char *fa
         take_health(w, status, fail_text);
     if (is_ready(w))
         buf_clear(&w->why);
-    changed(w, was_ready);
+    changed(w, was_ready, was_known);
+}
+
+/* A file that was replaced is followed. False: it cannot be used, and the service with it. */
+static bool take_key(struct up_watch *w)
+{
+    char key[FLEET_KEY_MAX + 1] = "";
+    struct err err;
+    bool was_ready = is_ready(w), was_known = w->known;
+    int r = w->service->key ? fleet_key_read(w->service->key, key, &err) : 0;
+    if (r < 0) {
+        w->known = w->refused = true;
+        w->healthy = false;
+        set_why(w, err.text);
+        changed(w, was_ready, was_known);
+        return false;
+    }
+    if (strcmp(key, w->key) != 0) {
+        memcpy(w->key, key, sizeof w->key);
+        up_router_tell(w->up);
+    }
+    explicit_bzero(key, sizeof key);
+    return true;
 }
 
 /* Identity first once it answers, and now and then; health in between, each second while it is not well. */
@@ -151,12 +191,17 @@ static void ask(struct up_watch *w)
         w->ticks++;
         return;
     }
+    if (!take_key(w))
+        return;
     if (!w->asking_identity)
-        path = engine_health_path(w->service);
+        path = w->key[0] ? engine_props_path(w->service) : engine_health_path(w->service);
     if (w->healthy)
         w->ticks++;
-    struct httpio_request r = {.addr = w->addr, .method = STR("GET"), .target = str_of(path), .fresh = true};
+    char bearer[HTTPIO_BEARER_MAX];
+    struct http_field field;
+    struct httpio_request r = {.addr = w->addr, .method = STR("GET"), .target = str_of(path), .fresh = true, .fields = &field, .n_fields = httpio_bearer(w->key, bearer, &field)};
     w->fetch = httpio_fetch(w->up->client, &r, ANSWER_MAX, ANSWER_MS, answered, w);
+    explicit_bzero(bearer, sizeof bearer);
 }
 
 /* Who asked for a drain and never came back must not keep it away for ever. */
@@ -234,19 +279,22 @@ static bool is_ours(const struct up *u, const struct fleet_service *s)
     return !u->o->router_only && fleet_service_local(s);
 }
 
-/* A drain outlives a reading of the fleet file. */
-static uint64_t drained_before(const struct up_watch *old, size_t n, const char *name)
+/* What outlives a reading of the fleet file: a drain, and that it took its key. */
+static void keep_before(const struct up_watch *old, size_t n, struct up_watch *w)
 {
     for (size_t i = 0; i < n; i++)
-        if (strcmp(old[i].name, name) == 0)
-            return old[i].drained_until_ms;
-    return 0;
+        if (strcmp(old[i].name, w->name) == 0) {
+            w->drained_until_ms = old[i].drained_until_ms;
+            w->proven = old[i].proven && (!old[i].known || old[i].healthy);
+            memcpy(w->key, old[i].key, sizeof w->key);
+        }
 }
 
 static void release(struct up_watch *list, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         list[i].fetch = httpio_fetch_cancel(list[i].fetch);
+        explicit_bzero(list[i].key, sizeof list[i].key);
         buf_release(&list[i].why);
     }
     free(list);
@@ -276,8 +324,9 @@ int up_watch_begin(struct up *u, struct err *err)
         struct up_watch *w = &u->watches[u->n_watches];
         if (is_ours(u, &f->services[i]))
             continue;
-        *w = (struct up_watch){.up = u, .service = &f->services[i], .right = true, .why = BUF_INIT(2048), .drained_until_ms = drained_before(old, n_old, f->services[i].name)};
+        *w = (struct up_watch){.up = u, .service = &f->services[i], .right = true, .why = BUF_INIT(2048)};
         snprintf(w->name, sizeof w->name, "%s", f->services[i].name);
+        keep_before(old, n_old, w);
         u->n_watches++;
         rc = find_address(w, err);
     }
@@ -305,7 +354,9 @@ size_t up_watch_states(const struct up *u, struct proxy_state *states)
     for (size_t i = 0; i < u->n_watches; i++) {
         const struct up_watch *w = &u->watches[i];
         struct proxy_state *s = &states[n++];
-        *s = (struct proxy_state){.service = w->service, .ready = w->resolved && is_ready(w) && !w->drained_until_ms, .generation = w->generation};
+        *s = (struct proxy_state){.service = w->service, .ready = w->resolved && is_ready(w) && !w->drained_until_ms, .generation = w->generation, .key = w->key};
+        if (!w->known && !is_ready(w) && !w->drained_until_ms) /* whether it takes its key is known in a moment */
+            s->startable = true;
         if (w->of_host && w->resolved)
             s->address = w->address;
         if (!w->resolved) { /* the first look-up is worth waiting for */
@@ -327,7 +378,7 @@ const char *up_watch_text(const struct up *u, const struct fleet_service *s, con
             *ret_why = up_name_why(w->of_host);
             return "no answer";
         }
-        return !w->known ? "elsewhere" : is_ready(w) ? "ready" : w->healthy ? "another model" : "no answer";
+        return !w->known ? "elsewhere" : is_ready(w) ? "ready" : w->refused ? "wrong key" : w->healthy ? "another model" : "no answer";
     }
     return NULL;
 }

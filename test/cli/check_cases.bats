@@ -65,9 +65,14 @@ box() {
 		  far: {ssh: op@far.example}
 		runtimes:
 		  own: {engine: generic, source: system}
+		  llama: {engine: llama.cpp, source: system}
+		models:
+		  m: {source: "file:/m", weights: m.gguf}
 		services:
 		  a: {host: here, runtime: own, port: 7770, command: [serve, --listen, "{bind}:{port}"]}
 		  b: {host: far, runtime: own, port: 7770, command: [serve, "--listen=0.0.0.0:{port}"]}
+		  wide: {host: far, runtime: llama, model: m, port: 7775, bind: 10.9.9.9, key: /etc/berth/key}
+		  any: {host: far, runtime: llama, model: m, port: 7776, bind: "::", key: /etc/berth/key}
 		  c: {host: here, runtime: own, port: 7771, command: [podman, run, -p, "{port}:80", image]}
 		  d: {host: here, runtime: own, port: 7772, command: [podman, run, image]}
 		  e: {host: here, runtime: own, port: 7773, command: [exporter, --target, "0.0.0.0:7770", --metrics-port, "7772"]}
@@ -81,6 +86,9 @@ box() {
 	EOT
 	[[ $(found reach "service a") == "ok: on the router's host" ]]
 	[[ $(found reach "service b") == "broken: it listens on 127.0.0.1 of host 'far', and the router runs on host 'here'" ]]
+	[[ $(found reach "service wide") == "ok: by 10.9.9.9, with the key in '/etc/berth/key'" ]]
+	[[ $(found reach "service any") == "unproven: by its ssh target 'op@far.example'"* ]]
+	[[ $(found open "service wide") == "ok: on 10.9.9.9, with a key" ]]
 	[[ $(found reach "client beside") == "ok: by http://127.0.0.1:8080/v1" ]]
 	[[ $(found reach "client boxed") == "broken: the router listens on 127.0.0.1 alone, which is another place in a container"* ]]
 	[[ $(found reach "client far") == "broken: the router listens on 127.0.0.1 alone, which is another place on its machine" ]]

@@ -43,6 +43,8 @@ key() { grep -o 'berth_[A-Za-z0-9_-]*' "$LAB/key" | head -n 1; }
 ask_router() { lab run curl -s -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $(key)" http://10.77.0.1:8080/v1/models; }
 routed() { on h1 curl -s --unix-socket /run/berth/pair/control.sock http://berth/status | jq -r "$1"; }
 pid_of() { on "$1" systemctl show -P MainPID "berth-pair-$2"; }
+# SED: b on the other host, where the router reaches it with a key
+b_on_h2='s,  b: {host: h1,  b: {host: h2\, bind: 10.77.0.2\, key: /root/b.key,'
 drained() { routed '[.services[] | select(.drained) | .name] | join(" ")'; }
 
 ready() { routed '[.services[] | select(.state == "ready") | .name] | join(" ")'; }
@@ -131,13 +133,20 @@ under_load() {
 }
 
 @test "replicas on two hosts, the router on one of them: nothing fails either" {
-	write_fleet -e 's/threads: 1,/threads: 1, args: [--no-warmup],/' -e 's/  b: {host: h1/  b: {host: h2/'
-	# an engine listens on its own machine alone: what carries it to the router is the host's
-	on h2 sh -c 'echo 1 >/proc/sys/net/ipv4/conf/eth0/route_localnet; nft add table ip carry; nft "add chain ip carry pre { type nat hook prerouting priority -100; }"; nft add rule ip carry pre tcp dport 7772 dnat to 127.0.0.1:7772'
+	write_fleet -e 's/threads: 1,/threads: 1, args: [--no-warmup],/' -e "$b_on_h2"
+	# the key is on neither host yet: nothing is touched
+	run berth deploy
+	[ "$status" -ne 0 ]
+	[[ $output == *"cannot read key file '/root/b.key'"* ]]
+	(umask 077 && head -c 32 /dev/urandom | base64 >"$LAB/b.key")
+	lab run scp -pq "$LAB/b.key" h1:/root/
+	lab run scp -pq "$LAB/b.key" h2:/root/
 	berth deploy
+	[ "$(lab run curl -s -o /dev/null -w '%{http_code}' http://10.77.0.2:7772/slots)" = 401 ]
+	on h2 sh -c '! grep -rqFf /root/b.key /etc/systemd/system && ! cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | tr "\\0" "\\n" | grep -qFf /root/b.key'
 	for _ in $(seq 100); do [ "$(ready)" = "a b" ] && break; sleep 0.1; done
 	before_a=$(pid_of h1 a) before_b=$(pid_of h2 b)
-	write_fleet -e 's/threads: 1,/threads: 2,/' -e 's/  b: {host: h1/  b: {host: h2/'
+	write_fleet -e 's/threads: 1,/threads: 2,/' -e "$b_on_h2"
 	under_load berth deploy
 	echo "$output"
 	[ "$status" -eq 0 ]
@@ -152,7 +161,7 @@ under_load() {
 	upgrades=$(routed .upgrades)
 	cp "$BERTH" "$LAB/berth"
 	printf 'another build' >>"$LAB/berth"
-	write_fleet -e 's/threads: 1,/threads: 2,/' -e 's/  b: {host: h1/  b: {host: h2/' -e 's/aliases: .gpt-4o./aliases: [gpt-4o, gpt-5]/'
+	write_fleet -e 's/threads: 1,/threads: 2,/' -e "$b_on_h2" -e 's/aliases: .gpt-4o./aliases: [gpt-4o, gpt-5]/'
 	under_load lab run "$LAB/berth" deploy -f "$FLEET"
 	echo "$output"
 	[ "$status" -eq 0 ]

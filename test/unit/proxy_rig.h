@@ -38,6 +38,7 @@ enum mode {
     STOPPED, /* does not read the body until the test says so */
     HEADERS, /* fields that must and must not pass */
     EMPTY,   /* 204 */
+    DENY,    /* 401 */
 };
 
 struct replica {
@@ -89,6 +90,7 @@ struct rig {
     unsigned slots; /* of each replica in rig_config */
     bool pins;
     const char *policy;
+    const char *key; /* of the first replica; NULL none */
 };
 
 static struct rig rig;
@@ -267,6 +269,9 @@ static void replica_body_end(void *ctx, struct httpio_exchange *x)
         assert_int_equal(httpio_begin(x, 200, odd, BASE_COUNT(odd), 5), 0);
         (void)httpio_send(x, STR("hello"));
         httpio_end(x);
+        break;
+    case DENY:
+        httpio_respond(x, 401, "application/json", STR("{\"error\":\"Invalid API Key\"}"));
         break;
     case EMPTY:
         assert_int_equal(httpio_begin(x, 204, NULL, 0, -1), 0);
@@ -504,8 +509,9 @@ static inline void rig_config(const uint16_t *ports, size_t n, unsigned unready,
     struct err err;
     buf_add_c(&b, "{\"config\":{\"replicas\":[");
     for (size_t i = 0; i < n; i++)
-        buf_addf(&b, "%s{\"name\":\"r%zu\",\"served\":\"served-%zu\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":%s,\"generation\":%llu,\"slots\":%u,\"context\":0,\"pins\":%s}", i ? "," : "", i,
-                 i, ports[i], unready >> i & 1 ? "false" : "true", (unsigned long long)generation, rig.slots, rig.pins ? "true" : "false");
+        buf_addf(&b, "%s{\"name\":\"r%zu\",\"served\":\"served-%zu\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":%s,\"generation\":%llu,\"slots\":%u,\"context\":0,\"pins\":%s%s%s%s}", i ? "," : "", i,
+                 i, ports[i], unready >> i & 1 ? "false" : "true", (unsigned long long)generation, rig.slots, rig.pins ? "true" : "false", i == 0 && rig.key ? ",\"key\":\"" : "", i == 0 && rig.key ? rig.key : "",
+                 i == 0 && rig.key ? "\"" : "");
     buf_addf(&b, "],\"endpoints\":[{\"name\":\"m\",\"policy\":\"%s\",\"aliases\":[\"alias\",\"gpt \\\"4\\\"\"],\"replicas\":[", rig.policy);
     for (size_t i = 0; i < n; i++)
         buf_addf(&b, "%s%zu", i ? "," : "", i);

@@ -280,7 +280,7 @@ static void llama_refuses_our_own_flags(void **state)
         {"--port=99", "'args' of service 'small' must not hold '--port'; use 'port'"},
         {"--no-kv-unified", "'args' of service 'small' must not hold '--no-kv-unified'; use 'unified-kv'"},
         {"-fit", "'args' of service 'small' must not hold '-fit'; the engine must not change what berth planned"},
-        {"--api-key", "'args' of service 'small' must not hold '--api-key'; the router could not reach an engine with a key"},
+        {"--api-key", "'args' of service 'small' must not hold '--api-key'; use 'key'"},
         {"--log-file", "'args' of service 'small' must not hold '--log-file'; berth keeps the log"},
         {"--sse-ping-interval", "'args' of service 'small' must not hold '--sse-ping-interval'; berth sets it itself, and a stop waits for it"},
     };

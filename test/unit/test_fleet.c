@@ -172,6 +172,8 @@ static void full_service(void **state)
     const struct fleet_shape *h = &s->shape;
     assert_ptr_equal(s->host, &f->hosts[1]);
     assert_string_equal(s->bind, "127.0.0.2");
+    assert_string_equal(s->key, "/etc/berth/medium.key");
+    assert_false(fleet_service_wide(s));
     assert_int_equal(h->context, 262144);
     assert_int_equal(h->slots, 2);
     assert_false(h->split_auto);

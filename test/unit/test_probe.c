@@ -39,6 +39,7 @@ static struct {
     const struct answer *script;
     size_t n, next;
     struct buf posted;
+    const char *key; /* that the engine asks for: each question must show it; NULL: none may show any */
     /* what came of it */
     int calls, status;
     enum probe_step at;
@@ -53,6 +54,11 @@ static void on_request(void *ctx, struct httpio_exchange *x, const struct http_h
     const struct answer *a = &t.script[t.next++];
     if (!str_eq_c(head->target, a->target))
         fail_msg("request for " STR_FMT " instead of %s", STR_ARG(head->target), a->target);
+    char want[64];
+    snprintf(want, sizeof want, "Bearer %s", t.key ? t.key : "");
+    struct str shown = http_field_get(head, "authorization");
+    if (!str_eq_c(shown, t.key ? want : ""))
+        fail_msg("%s was asked with '" STR_FMT "'", a->target, STR_ARG(shown));
     httpio_exchange_set(x, (void *)(uintptr_t)a);
 }
 
@@ -160,6 +166,8 @@ static void ready(const struct fleet_service *s, const struct answer *script, si
     if (!t.server)
         open_server();
     struct probe_target target = {.service = s, .paths = &paths, .addr = t.addr};
+    if (t.key)
+        snprintf(target.key, sizeof target.key, "%s", t.key);
     assert_non_null(probe_ready_start(t.loop, t.client, &target, limit_ms, on_ready, &t));
     assert_int_equal(t.calls, 0);
     net_loop_run(t.loop);
@@ -177,6 +185,19 @@ static void all_steps(void **state)
     struct fleet_service s = small(&llama);
     ready(&s, script, BASE_COUNT(script), 5000, 0, PROBE_DONE, "");
     assert_non_null(strstr(t.posted.ptr, "\"n_predict\":1,"));
+}
+
+/* Each question shows the key, and one that is refused is said to be. */
+static void key_is_shown(void **state)
+{
+    (void)state;
+    static const struct answer all[] = {{"/health", 200, "{}"}, {"/v1/models", 200, MODELS}, {"/props", 200, PROPS}, {"/completion", 200, TOKEN}};
+    static const struct answer refused[] = {{"/health", 200, ""}, {"/v1/models", 200, MODELS}, {"/props", 401, "{\"error\":{}}"}};
+    struct fleet_service s = small(&llama);
+    s.key = "/etc/berth/small.key";
+    t.key = "K-of-the-engine-0";
+    ready(&s, all, BASE_COUNT(all), 5000, 0, PROBE_DONE, "");
+    ready(&s, refused, 3, 5000, -EBADMSG, PROBE_PROPS, "what it took: status 401: it does not take the key in '/etc/berth/small.key': start it again when the file was changed");
 }
 
 static void speculation_is_asked(void **state)
@@ -213,7 +234,7 @@ static void later_steps_fail(void **state)
     static const struct answer other[] = {{"/health", 200, ""}, {"/v1/models", 200, "{\"data\":[{\"id\":\"big\"}]}"}};
     ready(&s, other, 2, 5000, -ENOENT, PROBE_IDENTITY, "identity: it serves 'big', not 'small': another program may be listening there");
     static const struct answer key[] = {{"/health", 200, ""}, {"/v1/models", 401, "{\"error\":{}}"}};
-    ready(&s, key, 2, 5000, -EBADMSG, PROBE_IDENTITY, "identity: status 401: it wants a key, which berth does not bring");
+    ready(&s, key, 2, 5000, -EBADMSG, PROBE_IDENTITY, "identity: status 401: it wants a key; name its file in 'key' of the service");
     static const struct answer web[] = {{"/health", 200, ""}, {"/v1/models", 404, "<html>"}};
     ready(&s, web, 2, 5000, -EBADMSG, PROBE_IDENTITY, "identity: answer is no model list: another program may be listening there");
     static const struct answer odd[] = {{"/health", 200, ""}, {"/v1/models", 500, MODELS}};
@@ -465,7 +486,7 @@ static void real_engine(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_LOOP(all_steps),         IN_LOOP(speculation_is_asked), IN_LOOP(other_kinds), IN_LOOP(later_steps_fail), IN_LOOP(refused_means_loading),
+        IN_LOOP(key_is_shown), IN_LOOP(all_steps),         IN_LOOP(speculation_is_asked), IN_LOOP(other_kinds), IN_LOOP(later_steps_fail), IN_LOOP(refused_means_loading),
         IN_LOOP(limit_ends_health), IN_LOOP(nobody_listens),       IN_LOOP(cancelled),   IN_LOOP(idleness),         cmocka_unit_test(texts),
         IN_LOOP(real_engine),
     };

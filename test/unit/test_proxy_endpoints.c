@@ -125,6 +125,67 @@ static void fields_both_ways(void **state)
     client_release(&c);
 }
 
+/* How often a text stands in another. */
+static size_t times(const struct buf *b, const char *text)
+{
+    size_t n = 0;
+    for (const char *p = b->ptr; p && (p = strcasestr(p, text)); p++)
+        n++;
+    return n;
+}
+
+/* A replica with a key is shown exactly that one, whatever the client shows; one without gets what the client sent. */
+static void key_of_a_replica(void **state)
+{
+    (void)state;
+    const struct http_field fields[] = {
+        HTTPIO_FIELD(STR("Authorization"), STR("Bearer of-the-client")), HTTPIO_FIELD(STR("x-api-key"), STR("of-the-client")), HTTPIO_FIELD(STR("Api-Key"), STR("of-the-client")), HTTPIO_FIELD(STR("X-Two"), STR("2")),
+    };
+    static const char *const targets[] = {"/v1/chat/completions", "/v1/models/x/y", "/tokenize"};
+    struct client c;
+    rig.key = "K-of-the-engine-0";
+    rig_replicas(1, ECHO);
+    for (size_t i = 0; i < BASE_COUNT(targets); i++) {
+        call(&c, "POST", targets[i], fields, 4, STR("{\"model\":\"m\"}"));
+        assert_int_equal(c.status, 200);
+        assert_true(has_line(&rig.replicas[0].fields, "Authorization: Bearer K-of-the-engine-0"));
+        assert_int_equal(times(&rig.replicas[0].fields, "authorization:"), 1);
+        assert_int_equal(times(&rig.replicas[0].fields, "of-the-client"), 0);
+        assert_true(has_line(&rig.replicas[0].fields, "X-Two: 2"));
+        assert_false(contains(&c.fields, "K-of-the-engine") || contains(&c.body, "K-of-the-engine"));
+        client_release(&c);
+    }
+    /* also when the client shows none, and nothing that the owner asks has it */
+    call(&c, "POST", targets[0], NULL, 0, STR("{\"model\":\"m\"}"));
+    assert_int_equal(times(&rig.replicas[0].fields, "authorization: Bearer K-of-the-engine-0"), 1);
+    client_release(&c);
+    base_autobuf struct buf told = BUF_INIT(1 << 20);
+    unsigned status;
+    assert_int_equal(proxy_ask(rig.proxy, STR("GET"), STR("/requests"), &status, &told), 0);
+    assert_int_equal(proxy_metrics(rig.proxy, &told), 0);
+    assert_true(contains(&told, "r0"));
+    assert_false(contains(&told, "K-of-the-engine"));
+}
+
+/* Who is refused there is the router: the next replica is asked, and no client is told that its key is wrong. */
+static void refused_key(void **state)
+{
+    (void)state;
+    struct client c;
+    rig.key = "K-of-the-engine-0";
+    rig_replicas(1, DENY);
+    call(&c, "POST", "/v1/chat/completions", NULL, 0, STR("{\"model\":\"m\"}"));
+    assert_int_equal(c.status, 502);
+    assert_true(contains(&c.body, "the last, 'r0': it answered 401: it does not take the key that the router has for it"));
+    client_release(&c);
+    replica_close(&rig.replicas[0]);
+    rig.key = NULL; /* then it is the client's own affair */
+    rig_replicas(1, DENY);
+    call(&c, "POST", "/v1/chat/completions", NULL, 0, STR("{\"model\":\"m\"}"));
+    assert_int_equal(c.status, 401);
+    client_release(&c);
+}
+
 /* The error has the client's own shape, and lists what there is. */
 static void unknown_model(void **state)
 {
@@ -204,7 +265,7 @@ static void no_websocket(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RIG_TEST(json_endpoints), RIG_TEST(reading_endpoints), RIG_TEST(forms), RIG_TEST(fields_both_ways), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket),
+        RIG_TEST(json_endpoints), RIG_TEST(reading_endpoints), RIG_TEST(forms), RIG_TEST(fields_both_ways), RIG_TEST(key_of_a_replica), RIG_TEST(refused_key), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket),
     };
     return cmocka_run_group_tests_name("proxy_endpoints", tests, NULL, NULL);
 }

@@ -48,7 +48,7 @@ static const struct fleet fleet = {
 
 static const char *config_text(struct buf *out, bool ready)
 {
-    struct proxy_state states[] = {{.service = &services[1], .ready = ready, .generation = 3}, {.service = &services[0], .ready = true, .generation = 4}};
+    struct proxy_state states[] = {{.service = &services[1], .ready = ready, .generation = 3}, {.service = &services[0], .ready = true, .generation = 4, .key = "K-of-the-engine-0"}};
     assert_int_equal(proxy_config_text(&fleet, states, 2, out), 0);
     return out->ptr;
 }
@@ -61,7 +61,7 @@ static void test_config_text(void **state)
     struct err err;
     assert_string_equal(config_text(&b, false),
                         "{\"config\":{\"replicas\":["
-                        "{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":7001,\"ready\":true,\"generation\":4,\"slots\":2,\"context\":0,\"pins\":true},"
+                        "{\"name\":\"a\",\"served\":\"a\",\"host\":\"127.0.0.1\",\"port\":7001,\"ready\":true,\"generation\":4,\"slots\":2,\"context\":0,\"pins\":true,\"key\":\"K-of-the-engine-0\"},"
                         "{\"name\":\"b\",\"served\":\"b\",\"host\":\"127.0.0.1\",\"port\":7002,\"ready\":false,\"generation\":3,\"slots\":0,\"context\":0,\"pins\":true},"
                         "{\"name\":\"c\",\"served\":\"c\",\"host\":\"10.0.0.9\",\"port\":7003,\"ready\":true,\"generation\":0,\"slots\":0,\"context\":0,\"pins\":true},"
                         "{\"name\":\"d\",\"served\":\"d\",\"host\":\"10.0.0.7\",\"port\":7004,\"ready\":true,\"generation\":0,\"slots\":0,\"context\":0,\"pins\":true},"
