@@ -45,15 +45,16 @@ static int stop_command(struct deploy *d, const struct fleet_service *s, struct 
     const char **words = arena_alloc(d->arena, 7, sizeof *words);
     if (!words)
         return err_nomem(err);
-    words[0] = arena_printf(d->arena, "-%s/bin/berth", d->dirs->state);
+    /* systemd shows credentials to the engine alone, and its account cannot read the file itself: who asks with a key is the manager's own account */
+    words[0] = arena_printf(d->arena, "-%s%s/bin/berth", s->key && s->unit != FLEET_QUADLET ? "+" : "", d->dirs->state);
     words[1] = "_drain";
     words[2] = s->runtime->engine;
     words[3] = s->bind;
     words[4] = arena_printf(d->arena, "%u", s->port);
     in->stop = words;
     in->n_stop = 5;
-    if (s->key) /* a container's unit has no credentials of its own */
-        words[in->n_stop++] = s->unit == FLEET_QUADLET ? s->key : FLEET_KEY_MARK;
+    if (s->key)
+        words[in->n_stop++] = s->key;
     return words[0] && words[4] ? 0 : err_nomem(err);
 }
 

@@ -248,18 +248,11 @@ static void on_idle(void *ctx, int status)
     net_loop_stop(ctx);
 }
 
-/* What the service manager shows a unit has its own mode. */
-static void take_key(const char *path, char ret[FLEET_KEY_MAX + 1])
-{
-    base_autobuf struct buf text = BUF_INIT(2 * FLEET_KEY_MAX);
-    if (path && os_read_file(AT_FDCWD, path, &text, NULL) == 0)
-        base_ignore(fleet_key_parse(buf_str(&text), path, ret, NULL)); /* without it the engine says nothing, and the stop comes without waiting */
-}
-
 void deploy_drain(const struct fleet_service *s, uint64_t limit_ms)
 {
     struct probe_target target = {.service = s};
-    take_key(s->key, target.key);
+    if (s->key && fleet_key_read(s->key, target.key, NULL) < 0)
+        return; /* without it the engine does not say whether it rests: there is nothing to wait for */
     struct net_loop *loop = NULL;
     if (net_addr_ip(s->bind, s->port, &target.addr) < 0 || net_loop_new(&loop, NULL) < 0)
         return;

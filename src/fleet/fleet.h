@@ -329,8 +329,6 @@ bool fleet_service_wide(const struct fleet_service *s);
 #define FLEET_KEY_MARK FLEET_CREDENTIAL_MARK FLEET_KEY_CREDENTIAL "}"
 /* The key in a file of one line. -EACCES when anybody but its owner, who is we or root, may use it; -EINVAL when it is no key; -ENOENT, ... The text in ret is the caller's to wipe. */
 int fleet_key_read(const char *path, char ret[FLEET_KEY_MAX + 1], struct err *err) BASE_MUST_USE;
-/* The same from text; path names it in errors. */
-int fleet_key_parse(struct str text, const char *path, char ret[FLEET_KEY_MAX + 1], struct err *err) BASE_MUST_USE;
 /* True for a service that `up` starts here: host is this machine and unit is child. */
 bool fleet_service_local(const struct fleet_service *s);
 /* A name of a host, service, model, runtime: lower-case letters, digits, '-', '_', '.', beginning with a letter or digit; 1..FLEET_NAME_MAX. */

@@ -48,7 +48,7 @@ int fleet_rules_key(struct fleet_reader *r, const struct yaml_node *n, const str
 
 /* ---- read ------------------------------------------------------------------------------------------------------------ */
 
-int fleet_key_parse(struct str text, const char *path, char ret[FLEET_KEY_MAX + 1], struct err *err)
+static int parse(struct str text, const char *path, char ret[FLEET_KEY_MAX + 1], struct err *err)
 {
     struct str key = str_trim(text);
     if (key.len == 0)
@@ -77,7 +77,7 @@ int fleet_key_read(const char *path, char ret[FLEET_KEY_MAX + 1], struct err *er
     if (st.st_uid != geteuid() && st.st_uid != 0)
         return err_set(err, -EACCES, "key file '%s' belongs to somebody else (uid %u); chown it", path, (unsigned)st.st_uid);
     int rc = os_read_all(fd, &text, err);
-    rc = rc < 0 ? err_prefix(err, "key file '%s'", path) : fleet_key_parse(buf_str(&text), path, ret, err);
+    rc = rc < 0 ? err_prefix(err, "key file '%s'", path) : parse(buf_str(&text), path, ret, err);
     if (text.ptr)
         explicit_bzero(text.ptr, text.cap);
     return rc;

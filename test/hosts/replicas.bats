@@ -152,6 +152,8 @@ under_load() {
 	[ "$status" -eq 0 ]
 	[ "$(pid_of h1 a)" != "$before_a" ]
 	[ "$(pid_of h2 b)" != "$before_b" ]
+	# what asked before the stop whether it rests had the key: the one refusal is curl's
+	[ "$(on h2 journalctl -u berth-pair-b -o cat | grep -c 'unauthorized')" = 1 ]
 	[[ $load == *" 0 failed, 0 cut, by replica "*'"a"'*'"b"'* ]]
 	[ -z "$(drained)" ]
 }
