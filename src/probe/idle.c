@@ -25,7 +25,7 @@ struct probe_idle *probe_idle_cancel(struct probe_idle *p)
         return NULL;
     p->timer = net_timer_close(p->timer);
     p->fetch = httpio_fetch_cancel(p->fetch);
-    explicit_bzero(&p->target, sizeof p->target);
+    explicit_bzero(p->target.key, sizeof p->target.key);
     free(p);
     return NULL;
 }

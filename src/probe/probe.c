@@ -54,7 +54,7 @@ struct probe_ready *probe_ready_cancel(struct probe_ready *p)
     p->timer = net_timer_close(p->timer);
     p->fetch = httpio_fetch_cancel(p->fetch);
     buf_release(&p->last);
-    explicit_bzero(&p->target, sizeof p->target);
+    explicit_bzero(p->target.key, sizeof p->target.key);
     free(p);
     return NULL;
 }
