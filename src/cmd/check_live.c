@@ -42,17 +42,17 @@ static void begin_battery(struct live *l)
         end(l, err_nomem(&l->err));
 }
 
-static void on_identity(void *ctx, unsigned status, struct str body, const char *fail_text)
+static void on_identity(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct live *l = ctx;
-    int r = status == 200 ? engine_identity_check(body, engine_served_name(l->service), &l->err) : err_set(&l->err, -EIO, "its list of models: status %u%s%s", status, fail_text ? ": " : "", fail_text ? fail_text : "");
+    int r = status == 200 ? engine_identity_check(body, engine_served_name(l->service), &l->err) : err_set(&l->err, -EIO, "its list of models: status %u%s%s", status, failed ? ": " : "", failed ? failed->text : "");
     if (r < 0)
         end(l, r);
     else
         begin_battery(l);
 }
 
-static void get(struct live *l, const char *path, void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text))
+static void get(struct live *l, const char *path, httpio_fetched *cb)
 {
     char bearer[HTTPIO_BEARER_MAX];
     struct http_field field;
@@ -61,14 +61,14 @@ static void get(struct live *l, const char *path, void (*cb)(void *ctx, unsigned
         end(l, err_nomem(&l->err));
 }
 
-static void on_health(void *ctx, unsigned status, struct str body, const char *fail_text)
+static void on_health(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct live *l = ctx;
     const char *path = engine_identity_path(l->service);
     (void)body;
     l->runs = status == 200;
     if (!l->runs)
-        end(l, status ? err_set(&l->err, -EAGAIN, "its health is %u", status) : err_set(&l->err, -ECONNREFUSED, "it does not answer: %s", fail_text ? fail_text : "unknown failure"));
+        end(l, status ? err_set(&l->err, -EAGAIN, "its health is %u", status) : err_set(&l->err, -ECONNREFUSED, "it does not answer: %s", failed->text));
     else if (path)
         get(l, path, on_identity);
     else

@@ -141,14 +141,14 @@ static void judge_unit(struct round *r, struct seen *s)
 
 /* ---- engines ------------------------------------------------------------------------------------------------------ */
 
-static void answered(void *ctx, unsigned status, struct str body, const char *fail_text)
+static void answered(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct seen *s = ctx;
     (void)body;
     s->fetch = NULL;
     s->answers = status == 200;
     if (status == 0)
-        snprintf(s->why, sizeof s->why, "health: %s", fail_text ? fail_text : "no answer");
+        snprintf(s->why, sizeof s->why, "health: %s", failed->text);
     else if (status != 200)
         snprintf(s->why, sizeof s->why, "health: status %u", status);
     if (--s->round->waiting == 0)

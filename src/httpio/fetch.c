@@ -18,15 +18,14 @@ struct httpio_fetch {
     struct httpio_call *call;
     struct net_timer *timer;
     struct buf body;
-    char *start_text; /* why the call could not be started */
-    void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text);
+    struct err start; /* why the call could not be started; code 0: it was */
+    httpio_fetched *cb;
     void *ctx;
 };
 
 static void fetch_free(struct httpio_fetch *f)
 {
     buf_release(&f->body);
-    free(f->start_text);
     f->magic = 0;
     free(f);
 }
@@ -38,15 +37,15 @@ void httpio_fetch_forget(struct httpio_fetch *f)
     fetch_free(f);
 }
 
-/* fail_text NULL: the response is whole. */
-static void tell(struct httpio_fetch *f, const char *fail_text)
+/* failed NULL: the response is whole. */
+static void tell(struct httpio_fetch *f, const struct err *failed)
 {
     LIST_REMOVE(f, link);
     f->timer = net_timer_close(f->timer);
     f->call = httpio_call_cancel(f->call);
     f->telling = true;
-    if (fail_text)
-        f->cb(f->ctx, 0, (struct str){0}, fail_text);
+    if (failed)
+        f->cb(f->ctx, 0, (struct str){0}, failed);
     else
         f->cb(f->ctx, f->status, buf_str(&f->body), NULL);
     fetch_free(f);
@@ -54,10 +53,10 @@ static void tell(struct httpio_fetch *f, const char *fail_text)
 
 static void too_large(struct httpio_fetch *f)
 {
-    char text[96];
+    struct err err;
 
-    (void)snprintf(text, sizeof(text), "the response is larger than %zu bytes", f->max_body);
-    tell(f, text);
+    err_set(&err, -EFBIG, "the response is larger than %zu bytes", f->max_body);
+    tell(f, &err);
 }
 
 static void on_head(void *ctx, const struct http_head *head)
@@ -78,8 +77,11 @@ static void on_body(void *ctx, struct str data)
         return;
     }
     buf_add_str(&f->body, data);
-    if (buf_status(&f->body) < 0)
-        tell(f, "out of memory");
+    if (buf_status(&f->body) < 0) {
+        struct err err;
+        err_nomem(&err);
+        tell(f, &err);
+    }
 }
 
 static void on_end(void *ctx)
@@ -92,29 +94,33 @@ static void on_end(void *ctx)
 
 static void on_fail(void *ctx, enum httpio_failure why, const char *text)
 {
+    static const int codes[] = {
+        [HTTPIO_CONNECT] = -ECONNREFUSED, [HTTPIO_RESET] = -ECONNRESET, [HTTPIO_CUT] = -EPIPE, [HTTPIO_TIMEOUT] = -ETIMEDOUT, [HTTPIO_MALFORMED] = -EBADMSG,
+    };
     struct httpio_fetch *f = ctx;
+    struct err err;
 
-    (void)why;
     f->call = NULL;
-    tell(f, text);
+    err_set(&err, codes[why], "%s", text);
+    tell(f, &err);
 }
 
 static void on_time(void *ctx)
 {
     struct httpio_fetch *f = ctx;
-    char text[64];
+    struct err err = f->start;
 
     assert(f->magic == HTTPIO_MAGIC_FETCH);
-    (void)snprintf(text, sizeof(text), "no whole response within %llu ms", (unsigned long long)f->timeout_ms);
-    tell(f, f->call ? text : f->start_text ? f->start_text : "out of memory");
+    if (f->call)
+        err_set(&err, -ETIMEDOUT, "no whole response within %llu ms", (unsigned long long)f->timeout_ms);
+    tell(f, &err);
 }
 
 struct httpio_fetch *httpio_fetch(struct httpio_client *c, const struct httpio_request *r, size_t max_body, uint64_t timeout_ms,
-                                  void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text), void *ctx)
+                                  httpio_fetched *cb, void *ctx)
 {
     static const struct httpio_call_ops ops = {.on_head = on_head, .on_body = on_body, .on_end = on_end, .on_fail = on_fail};
     struct httpio_fetch *f = calloc(1, sizeof(*f));
-    struct err err = {0};
 
     if (!f)
         return NULL;
@@ -126,8 +132,7 @@ struct httpio_fetch *httpio_fetch(struct httpio_client *c, const struct httpio_r
         return NULL;
     }
     LIST_INSERT_HEAD(&c->fetches, f, link);
-    if (httpio_call(c, r, &ops, f, &f->call, &err) < 0) {
-        f->start_text = str_dup(str_of(err.text));
+    if (httpio_call(c, r, &ops, f, &f->call, &f->start) < 0) {
         net_timer_start(f->timer, 0, 0);
     } else if (timeout_ms > 0) {
         net_timer_start(f->timer, timeout_ms, 0);

@@ -159,8 +159,10 @@ struct httpio_call *httpio_call_cancel(struct httpio_call *k);
 #define HTTPIO_BEARER_MAX 512
 size_t httpio_bearer(const char *key, char text[HTTPIO_BEARER_MAX], struct http_field *ret);
 
-/* A small call whose response is wanted whole: at most max_body bytes, timeout_ms for all of it. cb comes exactly once, unless cancelled: status 0 with text on failure. */
+/* A small call whose response is wanted whole: at most max_body bytes, timeout_ms for all of it. cb comes exactly once, unless cancelled, and body and failed are valid during it. failed is NULL when
+ * there is a response, else why there is none, and status is 0: -ECONNREFUSED, -ECONNRESET, -EPIPE (cut in the middle), -ETIMEDOUT, -EBADMSG, -EFBIG, -ENOMEM, or what httpio_call returns. */
 struct httpio_fetch;
+typedef void httpio_fetched(void *ctx, unsigned status, struct str body, const struct err *failed);
 struct httpio_fetch *httpio_fetch(struct httpio_client *c, const struct httpio_request *r, size_t max_body, uint64_t timeout_ms,
-                                  void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text), void *ctx) BASE_MUST_USE;
+                                  httpio_fetched *cb, void *ctx) BASE_MUST_USE;
 struct httpio_fetch *httpio_fetch_cancel(struct httpio_fetch *f);

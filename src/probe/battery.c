@@ -55,7 +55,7 @@ static bool advance(struct probe_battery *b)
     return b->check < PROBE_CHECKS;
 }
 
-static void answered(void *ctx, unsigned status, struct str body, const char *fail_text);
+static void answered(void *ctx, unsigned status, struct str body, const struct err *failed);
 
 static struct httpio_fetch *post(struct probe_battery *b, struct str body)
 {
@@ -79,7 +79,7 @@ static void ask(struct probe_battery *b)
         finish(b, r < 0 ? err_sys(&err, r, "cannot ask") : err_nomem(&err), &err);
 }
 
-static void answered(void *ctx, unsigned status, struct str body, const char *fail_text)
+static void answered(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct probe_battery *b = ctx;
     struct err err;
@@ -88,7 +88,7 @@ static void answered(void *ctx, unsigned status, struct str body, const char *fa
     if (status)
         r = probe_check_judge(b->service, b->check, b->index, status, body, &b->seen, &err);
     else if (b->check != PROBE_SIZE)
-        r = err_set(&err, -EIO, "no answer: %s", fail_text ? fail_text : "unknown failure");
+        r = err_set(&err, -EIO, "no answer: %s", failed->text);
     if (r < 0)
         finish(b, r, &err);
     else if (advance(b))

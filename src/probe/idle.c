@@ -44,11 +44,11 @@ static uint64_t left_ms(const struct probe_idle *p)
     return now < p->deadline_ms ? p->deadline_ms - now : 0;
 }
 
-static void answered(void *ctx, unsigned status, struct str body, const char *fail_text)
+static void answered(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct probe_idle *p = ctx;
     unsigned busy = 1;
-    (void)fail_text;
+    (void)failed;
     p->fetch = NULL;
     if (status == 200 && engine_idle_parse(p->target.service, body, &busy, NULL) == 0 && busy == 0) {
         finish(p, 0);

@@ -32,7 +32,7 @@ const char *probe_step_text(enum probe_step s)
 }
 
 struct httpio_fetch *probe_ask(struct httpio_client *c, const struct probe_target *t, const char *path, const char *body, uint64_t timeout_ms,
-                               void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text), void *ctx)
+                               httpio_fetched *cb, void *ctx)
 {
     char bearer[HTTPIO_BEARER_MAX];
     struct http_field fields[2];
@@ -78,7 +78,7 @@ static uint64_t left_ms(const struct probe_ready *p)
 
 /* ---- the steps ------------------------------------------------------------------------------------------------ */
 
-static void answered(void *ctx, unsigned status, struct str body, const char *fail_text);
+static void answered(void *ctx, unsigned status, struct str body, const struct err *failed);
 
 /* The question of the present step: its path, and the body when it is a POST; path NULL: this kind is not asked. */
 static int question(struct probe_ready *p, struct arena *a, const char **ret_path, const char **ret_body)
@@ -148,13 +148,13 @@ static void tick(void *ctx)
 }
 
 /* Still loading: remembers what was said and asks again later, each time a little later. */
-static void wait_on(struct probe_ready *p, unsigned status, const char *fail_text)
+static void wait_on(struct probe_ready *p, unsigned status, const struct err *failed)
 {
     buf_clear(&p->last);
     if (status)
         buf_addf(&p->last, "status %u", status);
     else
-        buf_add_printable(&p->last, str_of(fail_text), 200);
+        buf_add_printable(&p->last, str_of(failed->text), 200);
     if (buf_status(&p->last) < 0)
         buf_clear(&p->last);
     uint64_t left = left_ms(p);
@@ -174,18 +174,18 @@ static int judge(const struct probe_ready *p, struct str body, struct err *err)
     return p->asked_props ? engine_speculation_check(s, body, err) : engine_props_check(s, p->target.paths, body, err);
 }
 
-static void answered(void *ctx, unsigned status, struct str body, const char *fail_text)
+static void answered(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct probe_ready *p = ctx;
     struct err err;
     p->fetch = NULL;
     if (p->step == PROBE_HEALTH && status != 200) {
-        wait_on(p, status, fail_text);
+        wait_on(p, status, failed);
         return;
     }
     int r = 0;
     if (status == 0)
-        r = err_set(&err, -EIO, "no answer: %s", fail_text ? fail_text : "unknown failure");
+        r = err_set(&err, -EIO, "no answer: %s", failed->text);
     else if (p->step != PROBE_HEALTH)
         r = judge(p, body, &err);
     /* an error answer that says why has been judged better than its number tells */

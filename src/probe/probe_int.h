@@ -19,7 +19,7 @@
 
 /* Asks once on a fresh connection: a pooled one may lead to a process that is gone. body NULL is a GET, else a POST of JSON. NULL without memory. */
 struct httpio_fetch *probe_ask(struct httpio_client *c, const struct probe_target *t, const char *path, const char *body, uint64_t timeout_ms,
-                               void (*cb)(void *ctx, unsigned status, struct str body, const char *fail_text), void *ctx) BASE_MUST_USE;
+                               httpio_fetched *cb, void *ctx) BASE_MUST_USE;
 
 /* Of a service's longer message: what its slots can hold three times. */
 size_t probe_text_bytes(const struct fleet_service *s);

@@ -111,7 +111,7 @@ struct call {
     struct err *err;
 };
 
-static void on_answer(void *ctx, unsigned status, struct str body, const char *fail_text)
+static void on_answer(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct call *k = ctx;
     k->done = true;
@@ -120,7 +120,7 @@ static void on_answer(void *ctx, unsigned status, struct str body, const char *f
     if (k->ok)
         buf_add_str(k->body, body);
     else
-        err_set(k->err, -EIO, "the supervisor did not answer: %s", fail_text ? fail_text : "no reason given");
+        err_set(k->err, -EIO, "the supervisor did not answer: %s", failed->text);
     net_loop_stop(k->loop);
 }
 

@@ -166,11 +166,11 @@ static void take_saved(struct up_service *us, unsigned status)
     }
 }
 
-static void on_answer(void *ctx, unsigned status, struct str body, const char *fail_text)
+static void on_answer(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct up_service *us = ctx;
     struct up_prompts *p = &us->prompts;
-    (void)body, (void)fail_text;
+    (void)body, (void)failed;
     p->fetch = NULL;
     if (p->saving) {
         take_saved(us, status);

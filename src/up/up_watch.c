@@ -108,7 +108,7 @@ static void move_on(struct up_watch *w)
     }
 }
 
-static void take_health(struct up_watch *w, unsigned status, const char *fail_text)
+static void take_health(struct up_watch *w, unsigned status, const struct err *failed)
 {
     char text[64];
     w->refused = status == 401 && w->service->key;
@@ -117,7 +117,7 @@ static void take_health(struct up_watch *w, unsigned status, const char *fail_te
         w->late = 0;
         return;
     }
-    if (status == 0 && fail_text && strstr(fail_text, "time") && ++w->late < LATE_MAX)
+    if (failed && failed->code == -ETIMEDOUT && ++w->late < LATE_MAX)
         return;
     if (w->healthy && status == 0) {
         w->generation++; /* who comes back is another one */
@@ -130,7 +130,7 @@ static void take_health(struct up_watch *w, unsigned status, const char *fail_te
     if (w->refused)
         why_key(w);
     else
-        set_why(w, status ? text : fail_text ? fail_text : "no answer");
+        set_why(w, status ? text : failed->text);
 }
 
 static void take_identity(struct up_watch *w, unsigned status, struct str body)
@@ -143,7 +143,7 @@ static void take_identity(struct up_watch *w, unsigned status, struct str body)
         set_why(w, err.text);
 }
 
-static void answered(void *ctx, unsigned status, struct str body, const char *fail_text)
+static void answered(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct up_watch *w = ctx;
     bool was_ready = is_ready(w), was_known = w->known;
@@ -152,7 +152,7 @@ static void answered(void *ctx, unsigned status, struct str body, const char *fa
     if (w->asking_identity)
         take_identity(w, status, body);
     else
-        take_health(w, status, fail_text);
+        take_health(w, status, failed);
     if (is_ready(w))
         buf_clear(&w->why);
     changed(w, was_ready, was_known);

@@ -1018,11 +1018,12 @@ struct fetched {
     struct desk *d;
     struct httpio_fetch *f;
     unsigned n, status;
-    char body[64], fail[256];
+    char body[64];
+    struct err fail;
     bool free_client, cancel_self;
 };
 
-static void on_fetched(void *ctx, unsigned status, struct str body, const char *fail_text)
+static void on_fetched(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct fetched *g = ctx;
 
@@ -1030,8 +1031,9 @@ static void on_fetched(void *ctx, unsigned status, struct str body, const char *
     g->n++;
     g->status = status;
     (void)snprintf(g->body, sizeof(g->body), STR_FMT, STR_ARG(body));
-    (void)snprintf(g->fail, sizeof(g->fail), "%s", fail_text ? fail_text : "");
-    assert_true((status == 0) == (fail_text != NULL));
+    if (failed)
+        g->fail = *failed;
+    assert_true((status == 0) == (failed != NULL));
     if (g->cancel_self)
         (void)httpio_fetch_cancel(g->f);
     if (g->free_client)
@@ -1100,31 +1102,36 @@ static void fetched_not(void **state)
     fetch_arrives(&g, &d, 0, 4, 1000);
     raw_send(&d.at[0], "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n");
     WAIT(&d.w, g.n == 1);
-    assert_string_equal(g.fail, "the response is larger than 4 bytes");
+    assert_int_equal(g.fail.code, -EFBIG);
+    assert_string_equal(g.fail.text, "the response is larger than 4 bytes");
     WAIT(&d.w, d.at[0].ended);
 
     fetch_arrives(&g, &d, 1, 4, 1000);
     raw_send(&d.at[1], "HTTP/1.1 200 OK\r\n\r\nhello");
     WAIT(&d.w, g.n == 1);
-    assert_string_equal(g.fail, "the response is larger than 4 bytes");
+    assert_int_equal(g.fail.code, -EFBIG);
+    assert_string_equal(g.fail.text, "the response is larger than 4 bytes");
 
     fetch_arrives(&g, &d, 2, 100, 60);
     raw_send(&d.at[2], "HTTP/1.1 200 OK\r\n\r\nhel");
     WAIT(&d.w, g.n == 1);
-    assert_string_equal(g.fail, "no whole response within 60 ms");
+    assert_int_equal(g.fail.code, -ETIMEDOUT);
+    assert_string_equal(g.fail.text, "no whole response within 60 ms");
     WAIT(&d.w, d.at[2].ended);
 
     fetch_arrives(&g, &d, 3, 100, 1000);
     net_stream_shutdown(d.at[3].s);
     WAIT(&d.w, g.n == 1);
-    assert_non_null(strstr(g.fail, httpio_failure_text(HTTPIO_RESET)));
+    assert_int_equal(g.fail.code, -ECONNRESET);
+    assert_non_null(strstr(g.fail.text, httpio_failure_text(HTTPIO_RESET)));
 
     /* one that cannot be started is told of later, like any other */
     struct httpio_request r = get(&d, "/ ");
     fetch(&g, &d, &r, 100, 1000);
     assert_int_equal(g.n, 0);
     WAIT(&d.w, g.n == 1);
-    assert_non_null(strstr(g.fail, "cannot make a request"));
+    assert_int_equal(g.fail.code, -EINVAL);
+    assert_non_null(strstr(g.fail.text, "cannot make a request"));
     fetch(&g, &d, &r, 100, 1000);
     g.f = httpio_fetch_cancel(g.f);
     assert_null(httpio_fetch_cancel(NULL));
@@ -1141,8 +1148,9 @@ static void fetched_not(void **state)
     g.free_client = true;
     raw_send(&d.at[6], "garbage\r\n");
     WAIT(&d.w, g.n == 1);
-    assert_non_null(strstr(g.fail, httpio_failure_text(HTTPIO_MALFORMED)));
-    assert_null(strstr(strstr(g.fail, "malformed response") + 1, "malformed response"));
+    assert_int_equal(g.fail.code, -EBADMSG);
+    assert_non_null(strstr(g.fail.text, httpio_failure_text(HTTPIO_MALFORMED)));
+    assert_null(strstr(strstr(g.fail.text, "malformed response") + 1, "malformed response"));
     WAIT(&d.w, d.at[5].ended);
     assert_int_equal(other.n, 0);
     desk_close(&d);
