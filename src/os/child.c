@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/pidfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,6 +37,11 @@ void os_proc_kill_group(const struct os_proc *p)
         (void)kill(-p->pid, SIGKILL); /* not collected: the number is its own */
 }
 
+int os_proc_end(const struct os_proc *p, int status)
+{
+    return p->told && *p->told != OS_INIT_SILENT ? *p->told : status;
+}
+
 int os_proc_reap(struct os_proc *p, int *ret_status)
 {
     if (p->pid <= 0)
@@ -47,13 +53,16 @@ int os_proc_reap(struct os_proc *p, int *ret_status)
     if (got == 0)
         return 0;
     p->pid = 0;
-    *ret_status = status;
+    *ret_status = os_proc_end(p, status);
     return 1;
 }
 
 void os_proc_release(struct os_proc *p)
 {
     os_closep(&p->pidfd);
+    if (p->told)
+        (void)munmap(p->told, sizeof(*p->told));
+    p->told = NULL;
 }
 
 int os_pidfd_open(pid_t pid)
@@ -163,7 +172,10 @@ static int collect(struct run *r, int *ret_status)
     do {
         got = waitpid(r->proc.pid, ret_status, 0);
     } while (got < 0 && errno == EINTR);
-    return got < 0 ? -errno : 0;
+    if (got < 0)
+        return -errno;
+    *ret_status = os_proc_end(&r->proc, *ret_status);
+    return 0;
 }
 
 /* A pipe whose reading end is ours and does not block. */

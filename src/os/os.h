@@ -135,6 +135,7 @@ struct os_spawn {
     bool new_group;             /* a process group of its own, so that the terminal's Ctrl-C is ours alone */
     bool end_group;             /* os_run: what is left of that group when the command has ended is killed */
     bool own_pids;              /* in a namespace of processes of its own, with its own /proc: all that it ever started ends with it. Without root this takes a user namespace too */
+    bool own_init;              /* with own_pids: the program runs as the child of a small first process there, so that signals and orphans are as anywhere; signals to it reach the program, and its end is the program's */
     const struct os_bind *binds; /* made read-only, in a private mount namespace */
     size_t n_binds;
     const char *chroot;         /* entered after the binds; NULL none */
@@ -145,6 +146,7 @@ struct os_spawn {
 struct os_proc {
     pid_t pid;
     int pidfd; /* readable when the process has ended; -1 when none */
+    int *told; /* with own_init: where its end is told; os's own, NULL without */
 };
 #define OS_PROC_NONE ((struct os_proc){.pid = 0, .pidfd = -1})
 
@@ -161,7 +163,7 @@ int os_proc_signal(const struct os_proc *p, int sig) BASE_MUST_USE; /* -ESRCH wh
 void os_proc_kill_group(const struct os_proc *p);
 /* Collects an ended child without waiting: 1 and *ret_status (as waitpid's) when it has ended, 0 while it runs. */
 int os_proc_reap(struct os_proc *p, int *ret_status) BASE_MUST_USE;
-void os_proc_release(struct os_proc *p); /* closes the descriptor */
+void os_proc_release(struct os_proc *p); /* closes the descriptor, frees what is os's own */
 /* "exit 1", "killed by SIGSEGV (core dumped)". Returns out. */
 #define OS_STATUS_TEXT 64
 const char *os_status_text(int status, char out[OS_STATUS_TEXT]);

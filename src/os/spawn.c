@@ -20,6 +20,7 @@
 #include <pwd.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
@@ -48,6 +49,7 @@ enum step {
     STEP_PRIVS,
     STEP_DEATH,
     STEP_FD,
+    STEP_INIT,
     STEP_EXEC,
 };
 
@@ -68,6 +70,7 @@ struct plan {
     bool new_user;
     char uid_map[64], gid_map[64]; /* of new_user */
     int null_fd, report_fd;
+    int *told; /* shared with the init; NULL without */
 };
 
 /* ---- in the child ------------------------------------------------------------------------------- */
@@ -186,6 +189,18 @@ static void place_fds(struct plan *p)
         fail(p, STEP_FD, 0);
 }
 
+/* Only the child comes back. The report's end is its alone: what is read there must not wait for the init. */
+static void leave_init(const struct plan *p)
+{
+    if (!p->s->own_init)
+        return;
+    pid_t pid = fork();
+    if (pid < 0)
+        fail(p, STEP_INIT, 0);
+    if (pid > 0)
+        os_be_init(pid, p->told);
+}
+
 static _Noreturn void become(struct plan *p)
 {
     static char *const empty[] = {NULL};
@@ -200,6 +215,7 @@ static _Noreturn void become(struct plan *p)
     place_fds(p);
     os_fds_limit_back();
     bind_life(p);
+    leave_init(p);
     sigset_t none;
     sigemptyset(&none);
     (void)sigprocmask(SIG_SETMASK, &none, NULL);
@@ -247,9 +263,15 @@ static int report_error(const struct plan *p, const struct report *r, struct err
         return err_sys(err, code, "cannot start '%s': cannot set the parent-death signal %d", program, s->death_signal);
     case STEP_FD:
         return err_sys(err, code, "cannot start '%s': descriptors cannot be placed", program);
+    case STEP_INIT:
+        return err_sys(err, code, "cannot start '%s': no process for its namespace", program);
     case STEP_EXEC:
         break;
     }
+    if (code == -ENOENT && !s->chroot && access(p->program, F_OK) == 0)
+        return err_set(err, code, "cannot start '%s': the program that its first line or its header names is not there", program);
+    if (code == -ENOEXEC)
+        return err_set(err, code, "cannot start '%s': it is no program for this machine, or a script without a line '#!' at its top", program);
     return err_sys(err, code, "cannot start '%s'", program);
 }
 
@@ -406,7 +428,17 @@ static int start(struct plan *p, struct os_proc *ret, struct err *err)
     int r = await_exec(p, report_in, pid, err);
     if (r < 0)
         return r;
-    *ret = (struct os_proc){.pid = pid, .pidfd = os_take_fd(&pidfd)};
+    *ret = (struct os_proc){.pid = pid, .pidfd = os_take_fd(&pidfd), .told = base_take_ptr(p->told)};
+    return 0;
+}
+
+static int share_told(struct plan *p, struct err *err)
+{
+    void *page = mmap(NULL, sizeof(*p->told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        return err_nomem(err);
+    p->told = page;
+    *p->told = OS_INIT_SILENT;
     return 0;
 }
 
@@ -415,6 +447,7 @@ int os_spawn(const struct os_spawn *s, struct os_proc *ret, struct err *err)
     assert(s->argv && s->argv[0]);
     assert(!(s->use_path && s->chroot)); /* our PATH says nothing about another tree */
     assert(s->death_signal == 0 || gettid() == getpid());
+    assert(!s->own_init || s->own_pids);
     base_autobuf struct buf path = BUF_INIT(4096);
     struct plan p = {.s = s, .program = s->argv[0]};
     if (s->use_path && !strchr(s->argv[0], '/')) {
@@ -426,8 +459,12 @@ int os_spawn(const struct os_spawn *s, struct os_proc *ret, struct err *err)
     int r = make_fds(&p, err);
     if (r == 0 && s->drop)
         r = find_groups(&p, err);
+    if (r == 0 && s->own_init)
+        r = share_told(&p, err);
     if (r == 0)
         r = start(&p, ret, err);
+    if (p.told)
+        (void)munmap(p.told, sizeof(*p.told));
     free(p.fds);
     return r;
 }

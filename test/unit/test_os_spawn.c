@@ -465,11 +465,16 @@ static int check_own_pids(const char *dir)
     return has_event(life[0]) && read(life[0], &c, 1) == 0 ? 0 : 6;
 }
 
-static int check_own_pids_as_nobody(const char *dir)
+static int as_nobody(int (*check)(const char *dir), const char *dir)
 {
     if (setresgid(65534, 65534, 65534) < 0 || setresuid(65534, 65534, 65534) < 0 || prctl(PR_SET_DUMPABLE, 1) < 0)
         return 7;
-    return check_own_pids(dir);
+    return check(dir);
+}
+
+static int check_own_pids_as_nobody(const char *dir)
+{
+    return as_nobody(check_own_pids, dir);
 }
 
 static void test_own_pids(void **state)
@@ -478,6 +483,118 @@ static void test_own_pids(void **state)
     assert_int_equal(in_own_mounts(check_own_pids), 0);
     if (is_root())
         assert_int_equal(in_own_mounts(check_own_pids_as_nobody), 0);
+}
+
+/* ---- with a small first process in it ---------------------------------------------------------------- */
+
+/* How a script ends under an init, and what it says; -1: not at all. */
+static int end_of(const char *script, struct buf *out)
+{
+    const char *const argv[] = {"/bin/sh", "-c", script, NULL};
+    struct err err = {0};
+    int status = -1;
+    struct os_spawn s = command(argv);
+    s.own_pids = s.own_init = s.new_group = s.end_group = true;
+    s.death_signal = SIGKILL;
+    buf_clear(out);
+    if (os_run(&s, PATIENCE_MS, out, NULL, &status, &err) < 0) {
+        print_error("%s\n", err.text);
+        return -1;
+    }
+    return status;
+}
+
+static int check_init_ends(const char *dir)
+{
+    base_autobuf struct buf out = BUF_INIT(4096);
+    (void)dir;
+    int status = end_of("exit 7", &out);
+    if (!os_own_pids_possible())
+        return status == -1 ? 77 : 8;
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 7)
+        return 1;
+    for (int sig = 1; sig < 16; sig++) { /* each that ends a program, sent to itself */
+        char script[64];
+        snprintf(script, sizeof(script), "kill -%d $$; exit 9", sig);
+        status = end_of(script, &out);
+        if (!WIFSIGNALED(status) || WTERMSIG(status) != sig) {
+            print_error("signal %d: status %d\n", sig, status);
+            return 2;
+        }
+    }
+    /* signals to all, and to the first */
+    status = end_of("kill -9 -1; kill -9 1; exit 3", &out);
+    if (status != (3 << 8))
+        return 3;
+    /* an orphan is collected, or its number would stay; os_run has an eye on the clock */
+    status = end_of("pid=$( (sh -c 'echo $$; exec >&-; exit 5') & ); while [ -e /proc/$pid ]; do :; done; echo gone", &out);
+    if (status != 0 || strcmp(out.ptr, "gone\n") != 0)
+        return 4;
+    /* what has left session and group ends too, and is not waited for */
+    status = end_of("setsid sleep 600 & exit 0", &out);
+    return status == 0 ? 0 : 5;
+}
+
+/* Signals from outside reach the program; its memory is its own; what it leaves behind is gone when it is collected. */
+static int check_init_passes(const char *dir)
+{
+    static const char *const argv[] = {"/bin/sh", "-c", "trap 'exit 4' TERM; sleep 600 & printf s >&3; wait", NULL};
+    (void)dir;
+    int life[2], status = -1;
+    char c = 0;
+    if (pipe2(life, O_CLOEXEC) < 0)
+        return 1;
+    struct os_proc proc = OS_PROC_NONE;
+    struct os_spawn s = apart(argv, &life[1]);
+    s.own_init = true;
+    if (os_spawn(&s, &proc, NULL) < 0)
+        return os_own_pids_possible() ? 2 : 77;
+    close(life[1]);
+    if (!has_event(life[0]) || read(life[0], &c, 1) != 1 || c != 's')
+        return 3;
+    if (os_proc_signal(&proc, SIGTERM) < 0 || !has_event(proc.pidfd))
+        return 4;
+    if (os_proc_reap(&proc, &status) != 1 || !WIFEXITED(status) || WEXITSTATUS(status) != 4)
+        return 5;
+    os_proc_release(&proc);
+    return read(life[0], &c, 1) == 0 ? 0 : 6;
+}
+
+/* A program that is not there is told as without. */
+static int check_init_no_program(const char *dir)
+{
+    static const char *const argv[] = {"/nonexistent/program", NULL};
+    (void)dir;
+    struct os_proc proc = OS_PROC_NONE;
+    struct err err = {0};
+    struct os_spawn s = command(argv);
+    s.own_pids = s.own_init = true;
+    int r = os_spawn(&s, &proc, &err);
+    if (!os_own_pids_possible())
+        return 77;
+    return r == -ENOENT && proc.pid == 0 && proc.told == NULL ? 0 : 1;
+}
+
+static int check_init_ends_as_nobody(const char *dir)
+{
+    return as_nobody(check_init_ends, dir);
+}
+
+static int check_init_passes_as_nobody(const char *dir)
+{
+    return as_nobody(check_init_passes, dir);
+}
+
+static void test_own_init(void **state)
+{
+    (void)state;
+    assert_int_equal(in_own_mounts(check_init_ends), 0);
+    assert_int_equal(in_own_mounts(check_init_passes), 0);
+    assert_int_equal(in_own_mounts(check_init_no_program), 0);
+    if (is_root()) {
+        assert_int_equal(in_own_mounts(check_init_ends_as_nobody), 0);
+        assert_int_equal(in_own_mounts(check_init_passes_as_nobody), 0);
+    }
 }
 
 static void test_kill_group(void **state)
@@ -506,10 +623,9 @@ static void test_kill_group(void **state)
 }
 
 /* The parent dies, and with it the child's child. */
-static int check_own_pids_die(const char *dir)
+static int check_die(bool init)
 {
     static const char *const leave[] = {"/bin/sh", "-c", "sleep 60 & printf s >&3; wait", NULL};
-    (void)dir;
     int life[2];
     char c = 0;
     if (pipe2(life, O_CLOEXEC) < 0)
@@ -518,6 +634,7 @@ static int check_own_pids_die(const char *dir)
     if (pid == 0) {
         struct os_proc proc = OS_PROC_NONE;
         struct os_spawn s = apart(leave, &life[1]);
+        s.own_init = init;
         int r = os_spawn(&s, &proc, NULL);
         if (r < 0)
             _exit(os_own_pids_possible() ? 2 : 77);
@@ -536,10 +653,23 @@ static int check_own_pids_die(const char *dir)
     return has_event(life[0]) && read(life[0], &c, 1) == 0 ? 0 : 5;
 }
 
+static int check_own_pids_die(const char *dir)
+{
+    (void)dir;
+    return check_die(false);
+}
+
+static int check_own_init_dies(const char *dir)
+{
+    (void)dir;
+    return check_die(true);
+}
+
 static void test_own_pids_die(void **state)
 {
     (void)state;
     assert_int_equal(in_own_mounts(check_own_pids_die), 0);
+    assert_int_equal(in_own_mounts(check_own_init_dies), 0);
 }
 
 static void test_child_of(void **state)
@@ -903,6 +1033,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_death_signal_after_drop),
         cmocka_unit_test(test_begin),
         cmocka_unit_test(test_own_pids),
+        cmocka_unit_test(test_own_init),
         cmocka_unit_test(test_kill_group),
         cmocka_unit_test(test_interrupt),
         cmocka_unit_test(test_run_ends_with_us),
