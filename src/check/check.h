@@ -143,7 +143,7 @@ struct check_options {
 };
 /* Proves the contracts; the results and their texts live in arena a. -ENOENT: one of `only` is no contract. Any other error is ours (memory, unreadable store), never a broken contract. Needs the main thread. */
 int check_fleet(const struct fleet *f, struct store *s, const struct check_options *o, struct arena *a, struct check_result **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
-/* Names of the user's contracts: files of the folder `contracts` beside the fleet file, sorted; whether they may run is another matter. 0 and none without the folder. */
+/* Names of the user's contracts: files of the folder `contracts` beside the fleet file, sorted; whether they may run is another matter. 0 and none without the folder; -EIO: it cannot be read. */
 int check_user_names(const struct fleet *f, struct arena *a, const char *const **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
 /* The fleet as JSON, as a user's contract gets it on its standard input; p gives what a slot holds. */
 int check_fleet_json(const struct fleet *f, const struct check_plan *p, struct buf *out) BASE_MUST_USE;

@@ -95,7 +95,17 @@ int check_deployed(struct check_run *c) BASE_MUST_USE;
 /* contracts_doc.c */
 int check_flags(struct check_run *c) BASE_MUST_USE;
 int check_links(struct check_run *c) BASE_MUST_USE;
-/* contracts_user.c: those of the user that only names (0: all); *ret_known: how many of the names are such. */
+/* contracts_user.c: the folder of the user's contracts; those of them that were asked for, run. */
+struct check_user_folder {
+    const char *path;
+    bool there;
+    const char *why;            /* NULL, or why it cannot be read; then there are no names */
+    const char *const *names, *const *strange; /* files that are contracts, and those under names that none can have; sorted */
+    size_t n, n_strange;
+};
+/* In arena a. Only want of memory is an error. */
+int check_user_look(const struct fleet *f, struct arena *a, struct check_user_folder *ret, struct err *err) BASE_MUST_USE;
+int check_own_contracts(struct check_run *c) BASE_MUST_USE;
 int check_users(struct check_run *c) BASE_MUST_USE;
 
 /* True when some service on this machine uses the thing; *ret_elsewhere: one on another. */

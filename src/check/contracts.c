@@ -41,6 +41,7 @@ static const struct check_entry entries[] = {
     {{"deployed", "nothing is deployed that is not declared", "the unit files of this machine", "what nobody declares takes memory that the plan gives away again", "'berth deploy' retires it"}, check_deployed},
     {{"flags", "documents quote the flags that are declared", "command lines in the pages of 'documents'", "the next person starts by hand what the page says", "write the line as the text says it"}, check_flags},
     {{"links", "links of documents lead somewhere", "files and headings that pages point at", "a runbook is read when there is no time to search", "mend the link"}, check_links},
+    {{"contracts", "contracts of yours can be read, and each has a name of its own", "the folder 'contracts' beside the fleet file", "a contract that is passed over holds nothing, and nobody is told", "let this account read the folder; at most 64 files"}, check_own_contracts},
 };
 
 const struct check_contract *check_contract(size_t i)
@@ -52,13 +53,14 @@ const struct check_contract *check_contract(size_t i)
 
 int check_found(struct check_run *c, enum check_verdict v, const char *subject, const char *where, const char *fmt, ...)
 {
-    base_autobuf struct buf text = BUF_INIT(16384);
+    base_autobuf struct buf text = BUF_INIT(16384), shown = BUF_INIT(65536);
     struct check_result *list = arena_grow(c->a, c->list, c->n + 1, &c->cap, sizeof *list);
     va_list ap;
     va_start(ap, fmt);
     buf_addv(&text, fmt, ap);
     va_end(ap);
-    const char *kept = buf_status(&text) < 0 ? NULL : arena_dup(c->a, buf_str(&text));
+    buf_add_printable(&shown, buf_str(&text), SIZE_MAX); /* it may quote files, programs and other hosts */
+    const char *kept = buf_status(&text) < 0 || buf_status(&shown) < 0 ? NULL : arena_dup(c->a, buf_str(&shown));
     const char *fix = c->fix ? c->fix : c->now->fix;
     c->fix = NULL;
     if (!list || !subject || !kept)
@@ -139,16 +141,16 @@ static bool is_asked(const struct check_options *o, const char *name)
 /* Names that are neither in the table nor in the folder. */
 static int judge_names(struct check_run *c)
 {
-    const char *const *users = NULL;
-    size_t n = 0;
-    int r = c->o->n_only ? check_user_names(c->f, c->a, &users, &n, c->err) : 0;
+    struct check_user_folder own = {0};
+    int r = c->o->n_only ? check_user_look(c->f, c->a, &own, c->err) : 0;
+    size_t n = own.n;
     const char **all = r == 0 ? arena_alloc(c->a, BASE_COUNT(entries) + n, sizeof *all) : NULL;
     if (r < 0 || !all)
         return r < 0 ? r : err_nomem(c->err);
     for (size_t i = 0; i < BASE_COUNT(entries); i++)
         all[i] = entries[i].contract.name;
     if (n)
-        memcpy(all + BASE_COUNT(entries), users, n * sizeof *all);
+        memcpy(all + BASE_COUNT(entries), own.names, n * sizeof *all);
     n += BASE_COUNT(entries);
     for (size_t i = 0; i < c->o->n_only; i++) {
         bool known = false;
@@ -157,6 +159,8 @@ static int judge_names(struct check_run *c)
         const char *near = known ? NULL : str_nearest(str_of(c->o->only[i]), all, n);
         if (!known && near)
             return err_set(c->err, -ENOENT, "there is no contract '%.80s'; did you mean '%s'?", c->o->only[i], near);
+        if (!known && own.why)
+            return err_set(c->err, -ENOENT, "there is no contract '%.80s' of berth's own, and the folder 'contracts' cannot be read: %s", c->o->only[i], own.why);
         if (!known)
             return err_set(c->err, -ENOENT, "there is no contract '%.80s'; 'berth check --list' names them", c->o->only[i]);
     }

@@ -31,43 +31,140 @@ static const char *folder_of(const struct fleet *f, struct arena *a)
     return arena_printf(a, "%s/contracts", f->dir);
 }
 
-/* Editors' leavings and hidden files are none. */
-static bool is_contract_name(struct str name)
+/* Editors' leavings and hidden files are none, and nobody misses them. */
+static bool is_left_out(struct str name)
 {
-    return os_name_valid(name) && name.ptr[0] != '.' && !str_ends(name, STR("~"));
+    return name.len == 0 || name.ptr[0] == '.' || str_ends(name, STR("~"));
+}
+
+/* A file that is named so cannot be asked for by its name, nor shown. */
+static bool is_strange(struct str name)
+{
+    return !os_name_valid(name) || !str_is_utf8(name);
+}
+
+struct names {
+    const char **list;
+    size_t n, cap;
+};
+
+static int keep_name(struct names *to, struct arena *a, struct str name, struct err *err)
+{
+    const char **more = arena_grow(a, to->list, to->n + 1, &to->cap, sizeof *more);
+    if (!more || !(more[to->n] = arena_dup(a, name)))
+        return err_nomem(err);
+    to->list = more;
+    to->n++;
+    return 0;
+}
+
+static int read_names(DIR *d, struct arena *a, struct names *good, struct names *strange, struct err *err)
+{
+    const struct dirent *e;
+    int r = 0;
+    for (errno = 0; r == 0 && (e = readdir(d)); errno = 0) {
+        struct str name = str_of(e->d_name);
+        struct names *to = is_strange(name) ? strange : good;
+        if (!is_left_out(name))
+            r = to->n < CHECK_USER_MAX ? keep_name(to, a, name, err) : err_set(err, -E2BIG, "it has more than %d files", CHECK_USER_MAX);
+    }
+    if (r == 0 && errno)
+        r = err_sys(err, -errno, "it cannot be read");
+    return r;
+}
+
+int check_user_look(const struct fleet *f, struct arena *a, struct check_user_folder *ret, struct err *err)
+{
+    const char *path = folder_of(f, a);
+    struct names good = {0}, strange = {0};
+    struct err why;
+    if (!path)
+        return err_nomem(err);
+    *ret = (struct check_user_folder){.path = path};
+    DIR *d = opendir(path);
+    int r = d ? 0 : -errno;
+    if (r < 0)
+        err_sys(&why, r, "it cannot be looked into");
+    if (d) {
+        r = read_names(d, a, &good, &strange, &why);
+        closedir(d);
+    }
+    ret->there = r != -ENOENT;
+    if (r == -ENOMEM)
+        return err_nomem(err);
+    if (r < 0 && ret->there && !(ret->why = arena_dup(a, str_of(why.text))))
+        return err_nomem(err);
+    if (r < 0)
+        return 0;
+    if (good.n)
+        qsort(good.list, good.n, sizeof *good.list, by_name);
+    if (strange.n)
+        qsort(strange.list, strange.n, sizeof *strange.list, by_name);
+    ret->names = good.list;
+    ret->n = good.n;
+    ret->strange = strange.list;
+    ret->n_strange = strange.n;
+    return 0;
 }
 
 int check_user_names(const struct fleet *f, struct arena *a, const char *const **ret, size_t *ret_n, struct err *err)
 {
-    const char *folder = folder_of(f, a), **list = NULL;
-    size_t n = 0, cap = 0;
-    int r = 0;
-    if (!folder)
-        return err_nomem(err);
-    DIR *d = opendir(folder);
-    if (!d && errno != ENOENT)
-        return err_sys(err, -errno, "cannot look into '%s'", folder);
-    const struct dirent *e;
-    while (d && r == 0 && (e = readdir(d))) {
-        if (!is_contract_name(str_of(e->d_name)))
-            continue;
-        const char **more = arena_grow(a, list, n + 1, &cap, sizeof *more);
-        if (n == CHECK_USER_MAX)
-            r = err_set(err, -E2BIG, "'%s' has more than %d files", folder, CHECK_USER_MAX);
-        else if (!more || !(more[n] = arena_dup(a, str_of(e->d_name))))
-            r = err_nomem(err);
-        list = more ? more : list;
-        n += r == 0;
-    }
-    if (d)
-        closedir(d);
+    struct check_user_folder folder;
+    int r = check_user_look(f, a, &folder, err);
+    if (r == 0 && folder.why)
+        r = err_set(err, -EIO, "'%s': %s", folder.path, folder.why);
     if (r < 0)
         return r;
-    if (n)
-        qsort(list, n, sizeof *list, by_name);
-    *ret = list;
-    *ret_n = n;
+    *ret = folder.names;
+    *ret_n = folder.n;
     return 0;
+}
+
+/* ---- the folder as a contract ------------------------------------------------------------------------------------------ */
+
+static bool is_own_name(const char *name)
+{
+    for (size_t i = 0; check_contract(i); i++)
+        if (strcmp(check_contract(i)->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* A file under a name that nobody can ask for, or that another contract has. */
+static int judge_file(struct check_run *c, const char *subject, const char *folder, const char *name, bool strange)
+{
+    base_autobuf struct buf shown = BUF_INIT(8192);
+    buf_addf(&shown, "%s/", check_short(c, folder));
+    buf_add_printable(&shown, str_of(name), SIZE_MAX);
+    const char *at = buf_status(&shown) < 0 ? NULL : arena_dup(c->a, buf_str(&shown));
+    if (!at)
+        return err_nomem(c->err);
+    c->fix = "rename the file; if it is none of yours, see who could put it there";
+    if (strange)
+        return check_found(c, CHECK_BROKEN, subject, at, "'%s' is not run: its name has bytes that no name should have", at);
+    return check_found(c, CHECK_BROKEN, subject, at, "'%s' has the name of one of berth's own contracts", at);
+}
+
+int check_own_contracts(struct check_run *c)
+{
+    struct check_user_folder own;
+    int r = check_user_look(c->f, c->a, &own, c->err);
+    const char *subject = check_subject(c, "fleet", c->f->name), *at = r == 0 ? check_short(c, own.path) : NULL;
+    size_t before = c->n;
+    if (r < 0)
+        return r;
+    if (!own.there)
+        return check_found(c, CHECK_NONE, subject, at, "there is no folder 'contracts' beside the fleet file");
+    if (own.why)
+        return check_found(c, CHECK_BROKEN, subject, at, "none of '%s' is run: %s", at, own.why);
+    for (size_t i = 0; r == 0 && i < own.n_strange; i++)
+        r = judge_file(c, subject, own.path, own.strange[i], true);
+    for (size_t i = 0; r == 0 && i < own.n; i++)
+        if (is_own_name(own.names[i]))
+            r = judge_file(c, subject, own.path, own.names[i], false);
+    if (r < 0 || c->n > before)
+        return r;
+    return check_found(c, own.n ? CHECK_HOLDS : CHECK_NONE, subject, at, "%zu of yours", own.n);
 }
 
 /* ---- may it run? ----------------------------------------------------------------------------------------------------- */
@@ -133,7 +230,8 @@ static int run_one(struct check_run *c, int input, const char *path, const char 
     base_autobuf struct buf out = BUF_INIT(CHECK_USER_OUTPUT), errout = BUF_INIT(CHECK_USER_OUTPUT);
     static const char *const envp[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "HOME=/nonexistent", NULL};
     const char *const argv[] = {path, NULL};
-    const struct os_spawn s = {.argv = argv, .envp = envp, .cwd = c->f->dir, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1, .new_group = true, .end_group = true, .death_signal = SIGKILL, .own_pids = os_own_pids_possible()};
+    const bool apart = os_own_pids_possible();
+    const struct os_spawn s = {.argv = argv, .envp = envp, .cwd = c->f->dir, .new_group = true, .end_group = true, .death_signal = SIGKILL, .own_pids = apart, .own_init = apart};
     struct err err;
     int status = 0;
     if (lseek(input, 0, SEEK_SET) < 0)
@@ -176,6 +274,8 @@ static int prove_all(struct check_run *c, const char *const *names, size_t n)
     for (size_t i = 0; r == 0 && i < n; i++) {
         struct check_contract own = {.name = names[i]};
         bool asked = c->o->n_only == 0;
+        if (is_own_name(names[i]))
+            continue; /* told by check_own_contracts */
         for (size_t k = 0; k < c->o->n_only && !asked; k++)
             asked = strcmp(c->o->only[k], names[i]) == 0;
         if (!asked)
@@ -200,8 +300,7 @@ static int prove_all(struct check_run *c, const char *const *names, size_t n)
 
 int check_users(struct check_run *c)
 {
-    const char *const *names = NULL;
-    size_t n = 0;
-    int r = check_user_names(c->f, c->a, &names, &n, c->err);
-    return r < 0 || n == 0 ? r : prove_all(c, names, n);
+    struct check_user_folder own;
+    int r = check_user_look(c->f, c->a, &own, c->err);
+    return r < 0 || own.n == 0 ? r : prove_all(c, own.names, own.n);
 }

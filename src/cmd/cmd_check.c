@@ -226,13 +226,12 @@ static int list_contracts(const struct cmd *c, const struct cmd_args *a, const s
     const char *const *users = NULL;
     size_t n = 0;
     struct err err;
-    int code;
     if (!arena)
         return cmd_nomem();
-    if (f && check_user_names(f, arena, &users, &n, &err) < 0)
+    int r = f ? check_user_names(f, arena, &users, &n, &err) : 0;
+    int code = cmd_given(c, a, "json") ? list_json(users, n) : list_text(users, n);
+    if (r < 0 && code == CMD_OK)
         code = cmd_fail(CMD_FAILED, &err);
-    else
-        code = cmd_given(c, a, "json") ? list_json(users, n) : list_text(users, n);
     arena_free(arena);
     return code;
 }

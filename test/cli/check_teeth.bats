@@ -81,6 +81,7 @@ broken() {
 	break_deployed() { sed 's/service=pages/service=gone/' "$units/berth-checked-pages.service" >"$units/berth-checked-gone.service"; }
 	break_flags() { sed -i 's/--ctx-size 2048/--ctx-size 4096/' "$dir/runbook.md"; }
 	break_links() { sed -i 's/(#by-hand)/(#by-foot)/' "$dir/runbook.md"; }
+	break_contracts() { cp "$dir/contracts/even-slots" "$dir/contracts/links"; }
 	break_even-slots() { sed -i '/chat-2:/s/context: 2048/context: 1024/' "$f" && "$BERTH" render clients --write --replace -f "$f" 2>/dev/null; }
 }
 

@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 struct world {
@@ -101,6 +102,9 @@ static void ends_tell(void **state)
         {"broken", "#!/bin/sh\necho no page says it\nexit 1\n", "no page says it", CHECK_BROKEN},
         {"mute", "#!/bin/sh\nexit 1\n", "it does not say why", CHECK_BROKEN},
         {"error", "#!/bin/sh\necho 'no such thing' >&2\nexit 3\n", "it could not judge (exit 3): no such thing", CHECK_BROKEN},
+        {"itself", "#!/bin/sh\nkill -9 $$\n", "it could not judge (killed by SIGKILL)", CHECK_BROKEN},
+        {"group", "#!/bin/sh\nkill -TERM 0\n", "it could not judge (killed by SIGTERM)", CHECK_BROKEN},
+        {"quiet", "#!/bin/sh\nexec >&- 2>&-\nexit 0\n", "it holds", CHECK_HOLDS},
         {"control", "#!/bin/sh\nprintf '\\033[31mred\\n'\nexit 1\n", "\\x1b[31mred", CHECK_BROKEN},
     };
     for (size_t i = 0; i < BASE_COUNT(cases); i++) {
@@ -161,6 +165,124 @@ static void has_an_end(void **state)
     r = prove(w, "loud", 0);
     assert_int_equal(r.verdict, CHECK_BROKEN);
     assert_string_equal(r.text, "it says more than 65536 bytes");
+}
+
+/* What is no program, and what does not behave: each is broken with a reason, and nothing is left of it. */
+static void breaks_by_itself_alone(void **state)
+{
+    struct world *w = *state;
+    static const struct {
+        const char *name, *script, *text;
+        uint64_t ms;
+    } cases[] = {
+        {"interpreter", "#!/nonexistent/sh\n", "the program that its first line or its header names is not there", 0},
+        {"bare", "echo hello\n", "a script without a line '#!' at its top", 0},
+        {"empty", "", "a script without a line '#!' at its top", 0},
+        {"noise", "\177ELF\001\002\003 no program", "cannot start", 0},
+        {"mute", "#!/bin/sh\nexec >&- 2>&- <&-\nsleep 600\n", "did not end within 300 ms", 300},
+        {"many", "#!/bin/sh\ni=0\nwhile [ $i -lt 200 ]; do sleep 600 & i=$((i+1)); done\nwait\n", "did not end within 3.0 s", 3000},
+        {"away", "#!/bin/sh\nsetsid sh -c 'sleep 600' &\nsetsid sh -c 'trap \"\" TERM HUP INT; sleep 600' &\nexit 1\n", "it does not say why", 0},
+        {"flood", "#!/bin/sh\nhead -c 100000000 /dev/zero\n", "it says more than 65536 bytes", 0},
+    };
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        char file[64];
+        snprintf(file, sizeof file, "contracts/%s", cases[i].name);
+        put(w, file, cases[i].script, 0755);
+        struct check_result r = prove(w, cases[i].name, cases[i].ms);
+        if (!strstr(r.text, cases[i].text))
+            fail_msg("%s: %s", cases[i].name, r.text);
+        assert_int_equal(r.verdict, CHECK_BROKEN);
+    }
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); /* no child of ours is left */
+    assert_int_equal(errno, ECHILD);
+}
+
+static void what_is_no_file_is_not_run(void **state)
+{
+    struct world *w = *state;
+    char path[160];
+    static const char *const names[] = {"folder", "fifo", "loop", "nowhere"};
+    snprintf(path, sizeof path, "%s/folder", w->folder);
+    assert_int_equal(mkdir(path, 0755), 0);
+    snprintf(path, sizeof path, "%s/fifo", w->folder);
+    assert_int_equal(mkfifo(path, 0755), 0);
+    snprintf(path, sizeof path, "%s/loop", w->folder);
+    assert_int_equal(symlink("loop", path), 0);
+    snprintf(path, sizeof path, "%s/nowhere", w->folder);
+    assert_int_equal(symlink("/nonexistent", path), 0);
+    for (size_t i = 0; i < BASE_COUNT(names); i++) {
+        struct check_result r = prove(w, names[i], 0);
+        assert_int_equal(r.verdict, CHECK_BROKEN);
+        assert_non_null(strstr(r.text, i < 2 ? "is no regular file" : "cannot be looked at"));
+    }
+}
+
+/* All results for the contract 'contracts'. */
+static const struct check_result *prove_folder(struct world *w, size_t want)
+{
+    const char *const only[] = {"file", "contracts"};
+    const struct check_options o = {.only = only, .n_only = 2};
+    struct check_result *r = NULL;
+    size_t n = 0;
+    struct err err;
+    if (check_fleet(w->fleet, w->store, &o, w->arena, &r, &n, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_string_equal(r[0].contract, "file"); /* whatever the folder is, the others are proven */
+    assert_int_equal(r[0].verdict, CHECK_HOLDS);
+    assert_int_equal(n, want + 1);
+    for (size_t i = 1; i < n; i++)
+        assert_string_equal(r[i].contract, "contracts");
+    return r + 1;
+}
+
+static void names_that_none_can_have_are_told(void **state)
+{
+    struct world *w = *state;
+    assert_int_equal(prove_folder(w, 1)[0].verdict, CHECK_NONE); /* the folder is empty */
+    put(w, "contracts/a", "", 0755);
+    assert_int_equal(prove_folder(w, 1)[0].verdict, CHECK_HOLDS);
+    put(w, "contracts/b\nroot ok", "", 0755);
+    put(w, "contracts/\033[31m", "", 0755);
+    put(w, "contracts/\xff", "", 0755);
+    put(w, "contracts/fit", "", 0755);
+    const struct check_result *r = prove_folder(w, 4);
+    static const char *const where[] = {"contracts/\\x1b[31m", "contracts/b\\x0aroot ok", "contracts/\\xff", "contracts/fit"};
+    for (size_t i = 0; i < 4; i++) {
+        assert_int_equal(r[i].verdict, CHECK_BROKEN);
+        assert_string_equal(r[i].where, where[i]);
+        assert_non_null(strstr(r[i].text, i < 3 ? "is not run: its name has bytes" : "has the name of one of berth's own"));
+    }
+}
+
+static void a_folder_that_cannot_be_read_is_one_broken_contract(void **state)
+{
+    struct world *w = *state;
+    char file[64];
+    assert_int_equal(rmdir(w->folder), 0);
+    assert_int_equal(prove_folder(w, 1)[0].verdict, CHECK_NONE);
+    put(w, "contracts", "", 0644);
+    const struct check_result *r = prove_folder(w, 1);
+    assert_int_equal(r[0].verdict, CHECK_BROKEN);
+    assert_string_equal(r[0].text, "none of 'contracts' is run: it cannot be looked into: Not a directory");
+    assert_int_equal(unlink(w->folder), 0);
+    assert_int_equal(symlink("contracts", w->folder), 0);
+    assert_int_equal(prove_folder(w, 1)[0].verdict, CHECK_BROKEN);
+    assert_int_equal(unlink(w->folder), 0);
+    assert_int_equal(mkdir(w->folder, 0755), 0);
+    for (int i = 0; i <= CHECK_USER_MAX; i++) {
+        snprintf(file, sizeof file, "contracts/c%d", i);
+        put(w, file, "", 0755);
+    }
+    r = prove_folder(w, 1);
+    assert_string_equal(r[0].text, "none of 'contracts' is run: it has more than 64 files");
+    /* one that is asked for by name is not known then, and it is said why */
+    const char *const only[] = {"c1"};
+    const struct check_options o = {.only = only, .n_only = 1};
+    struct check_result *list = NULL;
+    size_t n = 0;
+    struct err err;
+    assert_int_equal(check_fleet(w->fleet, w->store, &o, w->arena, &list, &n, &err), -ENOENT);
+    assert_non_null(strstr(err.text, "the folder 'contracts' cannot be read: it has more than 64 files"));
 }
 
 static void what_others_may_change_is_not_run(void **state)
@@ -228,6 +350,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(gets_the_fleet_and_nothing_else, setup, teardown),
         cmocka_unit_test_setup_teardown(has_an_end, setup, teardown),
         cmocka_unit_test_setup_teardown(what_others_may_change_is_not_run, setup, teardown),
+        cmocka_unit_test_setup_teardown(breaks_by_itself_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_is_no_file_is_not_run, setup, teardown),
+        cmocka_unit_test_setup_teardown(names_that_none_can_have_are_told, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_folder_that_cannot_be_read_is_one_broken_contract, setup, teardown),
         cmocka_unit_test_setup_teardown(names_are_files, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
