@@ -127,7 +127,7 @@ static int refuse_duplicates(struct client_reading *r, json_val obj)
 static int read_json(struct client_reading *r, int (*read)(struct client_reading *r, json_val root))
 {
     struct json *j = NULL;
-    int e = json_parse(r->text, &j, r->err);
+    int e = json_parse_relaxed(r->text, &j, r->err);
     if (e == 0 && !json_is_obj(json_root(j)))
         e = err_set(r->err, -EBADMSG, "1:1: it is no JSON object");
     if (e == 0)

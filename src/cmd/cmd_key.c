@@ -13,17 +13,6 @@
 
 /* ---- the file ------------------------------------------------------------------------------------------------ */
 
-/* Its folder, opened, and its name in it. */
-static int open_folder(const char *path, const char **ret_name, struct err *err)
-{
-    const char *slash = strrchr(path, '/');
-    base_autofree char *dir = str_dup((struct str){path, slash == path ? 1 : (size_t)(slash - path)});
-    if (!dir)
-        return err_nomem(err);
-    *ret_name = slash + 1;
-    return os_open_dir(dir, err);
-}
-
 /* Nobody else changes it while this is held. */
 static int lock_file(const char *path, struct err *err)
 {
@@ -45,13 +34,11 @@ static int read_keys(const char *path, struct buf *text, struct proxy_keys **ret
 static int write_keys(const char *path, const struct buf *text, struct err *err)
 {
     struct proxy_keys *k;
-    const char *name = NULL;
     int rc = buf_status(text) < 0 ? err_set(err, -EFBIG, "keys file '%s' would be larger than %zu KiB", path, PROXY_KEYS_FILE_MAX / 1024) : proxy_keys_parse(buf_str(text), path, &k, err);
     if (rc < 0)
         return rc;
     proxy_keys_unref(k);
-    os_autoclose int dir = open_folder(path, &name, err);
-    return dir < 0 ? dir : os_write_atomic(dir, name, text->ptr ? text->ptr : "", text->len, 0600, err);
+    return os_put_file(path, text->ptr ? text->ptr : "", text->len, 0600, err);
 }
 
 static const struct proxy_key *find(const struct proxy_keys *k, const char *name)

@@ -10,7 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #define RENDER_MEMORY ((size_t)16 << 20)
 
@@ -53,27 +53,42 @@ static int may_write(const struct clients *x, const char *path, struct str text,
     return r < 0 ? cmd_fail(CMD_FAILED, &err) : cmd_failf(CMD_FAILED, "'%s' is there and differs: --replace takes its place, without --write it is shown", path);
 }
 
+/* What a person wrote stays beside it under the name that editors use. */
+static int keep_old(const char *path, struct str text, struct err *err)
+{
+    base_autobuf struct buf old = BUF_INIT(CLIENT_TEXT_MAX + 1), beside = BUF_INIT(8192);
+    int r = os_read_file(AT_FDCWD, path, &old, err);
+    buf_addf(&beside, "%s~", path);
+    if (r == -ENOENT || (r == 0 && str_eq(buf_str(&old), text)))
+        return 0;
+    if (r < 0 || buf_status(&beside) < 0)
+        return r < 0 ? r : err_nomem(err);
+    struct stat st;
+    /* with the rights of the original: it may hold a key */
+    return stat(path, &st) < 0 ? err_sys(err, -errno, "cannot look at '%s'", path) : os_put_file(beside.ptr, old.ptr, old.len, st.st_mode & 0777, err);
+}
+
 static int put_file(const struct clients *x, const struct fleet_client *cl, struct str text)
 {
-    base_autobuf struct buf folder = BUF_INIT(8192);
+    base_autobuf struct buf path = BUF_INIT(8192);
     const char *slash = strrchr(cl->file, '/');
+    struct str folder = x->out ? str_of(x->out) : (struct str){cl->file, slash == cl->file ? 1 : (size_t)(slash - cl->file)};
     bool same = false;
     struct err err;
     int code = x->out ? CMD_OK : may_write(x, cl->file, text, &same);
     if (code != CMD_OK || same)
         return code;
-    if (x->out)
-        buf_add_c(&folder, x->out);
-    else
-        buf_add_str(&folder, (struct str){cl->file, slash == cl->file ? 1 : (size_t)(slash - cl->file)});
-    if (buf_status(&folder) < 0)
+    buf_add_str(&path, folder);
+    if (buf_status(&path) < 0)
         return cmd_nomem();
-    if (os_make_dirs(folder.ptr, 0755, &err) < 0)
+    if (os_make_dirs(path.ptr, 0755, &err) < 0)
         return cmd_fail(CMD_FAILED, &err);
-    os_autoclose int fd = os_open_dir(folder.ptr, &err);
-    if (fd < 0 || os_write_atomic(fd, slash + 1, text.ptr, text.len, 0644, &err) < 0)
+    buf_add_c(&path, slash);
+    if (buf_status(&path) < 0)
+        return cmd_nomem();
+    if ((!x->out && keep_old(path.ptr, text, &err) < 0) || os_put_file(path.ptr, text.ptr, text.len, 0644, &err) < 0)
         return cmd_fail(CMD_FAILED, &err);
-    return cmd_failf(CMD_OK, "wrote %s/%s", folder.ptr, slash + 1);
+    return cmd_failf(CMD_OK, "wrote %s", path.ptr);
 }
 
 static int render_one(struct clients *x, const struct fleet_client *cl)

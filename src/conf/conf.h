@@ -18,6 +18,8 @@ typedef const struct json_value_opaque *json_val; /* a value inside it; NULL is 
 
 /* Strict RFC 8259: one value, no trailing text, UTF-8, no duplicate check. The text is copied. Errors: "line:column: ...". */
 int json_parse(struct str text, struct json **ret, struct err *err) BASE_MUST_USE;
+/* As editors and people write it: comments, a comma behind the last of a list, and a byte order mark are passed over too. */
+int json_parse_relaxed(struct str text, struct json **ret, struct err *err) BASE_MUST_USE;
 struct json *json_free(struct json *j);
 json_val json_root(const struct json *j);
 json_val json_get(json_val obj, const char *key);              /* NULL unless obj is an object that has key */

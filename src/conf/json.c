@@ -35,15 +35,28 @@ static size_t string_end(struct str text, size_t i)
     }
 }
 
+/* Offset of the last byte of the comment that begins at i; i itself when none does. */
+static size_t comment_end(struct str text, size_t i)
+{
+    char kind = i + 1 < text.len ? text.ptr[i + 1] : '\0';
+    if (kind != '/' && kind != '*')
+        return i;
+    struct str rest = {text.ptr + i + 2, text.len - i - 2};
+    ptrdiff_t end = kind == '/' ? str_find_char(rest, '\n') : str_find(rest, STR("*/"));
+    return end < 0 ? text.len : i + 2 + (size_t)end + (kind == '*');
+}
+
 /* Offset of the bracket that opens one level too many, or text.len. On text that is no JSON the answer may be off;
  * the parser then says what is wrong with it. */
-static size_t too_deep_at(struct str text)
+static size_t too_deep_at(struct str text, bool comments)
 {
     unsigned depth = 0;
     for (size_t i = 0; i < text.len; i++) {
         char c = text.ptr[i];
         if (c == '"') {
             i = string_end(text, i + 1);
+        } else if (c == '/' && comments) {
+            i = comment_end(text, i);
         } else if (c == '[' || c == '{') {
             if (++depth > CONF_DEPTH_MAX)
                 return i;
@@ -54,13 +67,13 @@ static size_t too_deep_at(struct str text)
     return text.len;
 }
 
-int json_parse(struct str text, struct json **ret, struct err *err)
+static int parse(struct str text, bool relaxed, struct json **ret, struct err *err)
 {
     if (text.len > CONF_JSON_MAX)
         return err_set(err, -E2BIG, "JSON text of %zu bytes is too long; the limit is %zu bytes", text.len, CONF_JSON_MAX);
     if (text.len == 0)
         return err_set(err, -EINVAL, "1:1: the JSON text is empty");
-    size_t deep = too_deep_at(text);
+    size_t deep = too_deep_at(text, relaxed);
     if (deep < text.len) {
         struct conf_place p = conf_locate(text, deep);
         return err_set(err, -EINVAL, "%u:%u: JSON is nested more than %d levels deep", p.line, p.column, CONF_DEPTH_MAX);
@@ -70,13 +83,25 @@ int json_parse(struct str text, struct json **ret, struct err *err)
         return err_nomem(err);
     yyjson_read_err why;
     /* Without the in-situ flag the text is only read, so dropping const is safe. */
-    j->doc = yyjson_read_opts((char *)(uintptr_t)text.ptr, text.len, YYJSON_READ_NOFLAG, NULL, &why);
+    j->doc = yyjson_read_opts((char *)(uintptr_t)text.ptr, text.len, relaxed ? YYJSON_READ_ALLOW_COMMENTS | YYJSON_READ_ALLOW_TRAILING_COMMAS : YYJSON_READ_NOFLAG, NULL, &why);
     if (!j->doc) {
         free(j);
         return why.code == YYJSON_READ_ERROR_MEMORY_ALLOCATION ? err_nomem(err) : fail_at(err, text, why.pos, why.msg);
     }
     *ret = j;
     return 0;
+}
+
+int json_parse(struct str text, struct json **ret, struct err *err)
+{
+    return parse(text, false, ret, err);
+}
+
+int json_parse_relaxed(struct str text, struct json **ret, struct err *err)
+{
+    if (str_starts(text, STR("\xEF\xBB\xBF")))
+        text = (struct str){text.ptr + 3, text.len - 3};
+    return parse(text, true, ret, err);
 }
 
 struct json *json_free(struct json *j)

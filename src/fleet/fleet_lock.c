@@ -387,22 +387,12 @@ static int lock_text(const struct fleet_lock *l, struct buf *out)
 int fleet_lock_write(const struct fleet_lock *l, const char *path, struct err *err)
 {
     base_autobuf struct buf text = BUF_INIT(FLEET_LOCK_BYTES_MAX);
-    base_autofree char *dir = str_dup(str_of(path));
     struct fleet_lock *again = NULL;
-    if (!dir)
-        return err_nomem(err);
     int rc = lock_text(l, &text);
     if (rc < 0)
         return err_sys(err, rc, "cannot write '%s'", path);
     /* what could not be read again is not written */
     rc = fleet_lock_parse(buf_str(&text), path, &again, err);
     again = fleet_lock_free(again);
-    if (rc < 0)
-        return rc;
-    char *slash = strrchr(dir, '/');
-    const char *name = slash ? slash + 1 : path;
-    if (slash)
-        *slash = '\0';
-    os_autoclose int fd = os_open_dir(!slash ? "." : *dir ? dir : "/", err);
-    return fd < 0 ? fd : os_write_atomic(fd, name, text.ptr, text.len, 0644, err);
+    return rc < 0 ? rc : os_put_file(path, text.ptr, text.len, 0644, err);
 }

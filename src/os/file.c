@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -219,6 +220,48 @@ int os_replace_atomic(int dirfd, const char *name, const void *data, size_t len,
     if (faccessat(dirfd, name, W_OK, AT_EACCESS) < 0)
         return err_sys(err, -errno, "cannot write '%s'", os_path_text(dirfd, name, text));
     return write_renamed(dirfd, name, data, len, st.st_mode & 0777, &st, err);
+}
+
+/* Where a path leads, which need not be there; a link that leads nowhere is refused. */
+static char *resolve(const char *path, struct err *err)
+{
+    char text[OS_PATH_TEXT];
+    struct stat st;
+    char *whole = realpath(path, NULL);
+    if (whole)
+        return whole;
+    int code = -errno;
+    if (code == -ENOENT && lstat(path, &st) < 0 && errno == ENOENT) {
+        whole = str_dup(str_of(path));
+        code = -ENOMEM;
+    }
+    if (!whole)
+        err_sys(err, code, "cannot write '%s'", os_path_text(AT_FDCWD, path, text));
+    return whole;
+}
+
+int os_put_file(const char *path, const void *data, size_t len, mode_t mode, struct err *err)
+{
+    char text[OS_PATH_TEXT];
+    struct stat st;
+    struct err why = {.code = -ENOMEM};
+    base_autofree char *whole = resolve(path, &why);
+    if (!whole)
+        return err_set(err, why.code, "%s", why.text);
+    char *slash = strrchr(whole, '/');
+    const char *name = slash ? slash + 1 : whole;
+    if (slash)
+        *slash = '\0';
+    os_autoclose int dir = os_open_dir(!slash ? "." : *whole ? whole : "/", err);
+    if (dir < 0)
+        return dir;
+    if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) < 0)
+        return errno == ENOENT ? os_write_atomic(dir, name, data, len, mode, err) : err_sys(err, -errno, "cannot write '%s'", os_path_text(AT_FDCWD, path, text));
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, -EINVAL, "cannot write '%s': not a regular file", os_path_text(AT_FDCWD, path, text));
+    if (st.st_uid == geteuid() && faccessat(dir, name, W_OK, AT_EACCESS) < 0)
+        return err_sys(err, -errno, "cannot write '%s'", os_path_text(AT_FDCWD, path, text));
+    return write_renamed(dir, name, data, len, st.st_mode & 0777, &st, err);
 }
 
 void os_write_sweep(int dirfd)

@@ -40,6 +40,9 @@ int os_write_all(int fd, const void *data, size_t len, struct err *err) BASE_MUS
 int os_write_atomic(int dirfd, const char *name, const void *data, size_t len, mode_t mode, struct err *err) BASE_MUST_USE;
 /* The same for a file that is there and may be written to: it keeps its rights and, as far as we may give it, its owner. */
 int os_replace_atomic(int dirfd, const char *name, const void *data, size_t len, struct err *err) BASE_MUST_USE;
+/* By path, for files of people: one that is there keeps its rights and its owner as above, whoever that is, unless it is ours and not to be written to (-EACCES); a link stays, and what it leads to is replaced; else a
+ * new file with that mode. -EINVAL: no regular file. */
+int os_put_file(const char *path, const void *data, size_t len, mode_t mode, struct err *err) BASE_MUST_USE;
 /* Removes the temporary files that os_write_atomic of a killed process left in a directory where nobody else writes. */
 void os_write_sweep(int dirfd);
 /* Makes path and its missing parents (parents with mode | 0111 for search, at most 0755). Existing is fine when a directory. */

@@ -93,9 +93,25 @@ YAML
 	[ "$status" -eq 1 ]
 	[[ $errors == *"oc.json' is there and differs"* ]]
 	[ "$(cat "$scratch/c/oc.json")" = mine ]
+	# what was there stays, with its rights and owner
+	chmod 600 "$scratch/c/oc.json"
+	[ "$(id -u)" -ne 0 ] || chown 4711:4712 "$scratch/c/oc.json"
+	owner=$(stat -c %u:%g:%a "$scratch/c/oc.json")
 	run_split "$BERTH" render clients oc --write --replace -f "$scratch/fleet.yaml"
 	[ "$status" -eq 0 ]
 	cmp "$scratch/c/oc.json" "$scratch/oc.json"
+	[ "$(stat -c %u:%g:%a "$scratch/c/oc.json")" = "$owner" ]
+	[ "$(cat "$scratch/c/oc.json~")" = mine ]
+	[ "$(stat -c %a "$scratch/c/oc.json~")" = 600 ]
+	# again: nothing differs, and nothing is made
+	rm "$scratch/c/oc.json~"
+	run_split "$BERTH" render clients oc --write --replace -f "$scratch/fleet.yaml"
+	[ "$status" -eq 0 ] && [ ! -e "$scratch/c/oc.json~" ]
+	# a link stays a link
+	mv "$scratch/c/oc.json" "$scratch/real.json" && ln -s ../real.json "$scratch/c/oc.json" && echo old >"$scratch/real.json"
+	run_split "$BERTH" render clients oc --write --replace -f "$scratch/fleet.yaml"
+	[ "$status" -eq 0 ] && [ -L "$scratch/c/oc.json" ]
+	cmp "$scratch/real.json" "$scratch/oc.json"
 	run_split "$BERTH" render clients nobody -f "$scratch/fleet.yaml"
 	[ "$status" -eq 2 ]
 	[[ $errors == *"no client 'nobody'"* ]]
@@ -103,4 +119,19 @@ YAML
 	run_split "$BERTH" render clients li -f "$scratch/fleet.yaml"
 	[ "$status" -eq 1 ]
 	[[ $errors == *"an answer of 600 tokens does not fit behind 70 % of the 1024 that a slot of 'a' holds; at most 308 do"* ]]
+}
+
+@test "a client's file as editors leave it: byte order mark, comments, commas at ends; what is broken has its line" {
+	clients
+	"$BERTH" render clients --write -f "$scratch/fleet.yaml" 2>/dev/null
+	f=$scratch/c/oc.json
+	{ printf '\xef\xbb\xbf// mine: "a [[[{{{\n/* "quoted" ]] */'; sed 's/}$/},/; $s/,$//' "$f"; } >"$scratch/new" # every object ends in a comma
+	sed -i ':a;N;$!ba;s/},\(\n *}\)/}, \/\/ last\1/g' "$scratch/new"
+	mv "$scratch/new" "$f"
+	run_split "$BERTH" check clients limits modalities reasoning -f "$scratch/fleet.yaml"
+	[ "$status" -eq 0 ] || { echo "$output"; cat "$f"; false; }
+	echo '"oops' >>"$f"
+	run_split "$BERTH" check clients -f "$scratch/fleet.yaml"
+	[ "$status" -eq 1 ]
+	[[ $output == *"oc.json"* ]]
 }

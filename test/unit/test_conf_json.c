@@ -287,10 +287,57 @@ static void survives_without_memory(void **state)
 #endif
 }
 
+/* Comments, last commas and a byte order mark pass where they are asked for, and nowhere else; depth is counted with none of them. */
+static void relaxed(void **state)
+{
+    static const struct {
+        const char *text;
+        bool taken;
+    } cases[] = {
+        {"\xEF\xBB\xBF{\"a\": 1}", true},
+        {"{\"a\": 1, }", true},
+        {"{\"a\": [1, 2,], // it's \"\n \"b\": /* [ */ 2}", true},
+        {"// \"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\n{\"a\": 1}", true},
+        {"{\"a//b\": \"/* no comment\"}", true},
+        {"{\"a\": 1", false},
+        {"{\"a\": 1} /* without an end", false},
+        {"{\"a\": 1} x", false},
+        {"{'a': 1}", false},
+        {"{a: 1}", false},
+        {"/", false},
+        {"\xEF\xBB\xBF", false},
+        {"\xFF\xFE{", false},
+    };
+    (void)state;
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        struct json *j = NULL;
+        struct err err = {0};
+        int r = json_parse_relaxed(str_of(cases[i].text), &j, &err);
+        if ((r == 0) != cases[i].taken)
+            fail_msg("%s: %s", cases[i].text, err.text);
+        json_free(j);
+        j = NULL;
+        if (i < 4)
+            assert_int_equal(json_parse(str_of(cases[i].text), &j, &err), -EINVAL);
+    }
+    /* a quote in a comment hides no bracket */
+    base_autobuf struct buf deep = BUF_INIT(65536);
+    struct json *j = NULL;
+    struct err err = {0};
+    buf_add_c(&deep, "/* \" */ ");
+    for (int i = 0; i < 1000; i++)
+        buf_add_char(&deep, '[');
+    for (int i = 0; i < 1000; i++)
+        buf_add_char(&deep, ']');
+    assert_int_equal(json_parse_relaxed(buf_str(&deep), &j, &err), -EINVAL);
+    assert_non_null(strstr(err.text, "nested more than"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_values),
+        cmocka_unit_test(relaxed),
         cmocka_unit_test(absent_values_are_nothing),
         cmocka_unit_test(walks_objects),
         cmocka_unit_test(refuses_with_place),

@@ -200,6 +200,49 @@ static void test_replace_atomic(void **state)
     assert_int_equal(count_entries(p->fd), 2);
 }
 
+static void test_put_file(void **state)
+{
+    struct place *p = *state;
+    struct err err = {0};
+    struct stat st;
+    const bool root = geteuid() == 0;
+    char path[4104], link[4104], fd[32];
+    snprintf(fd, sizeof(fd), "/proc/self/fd/%d", p->fd);
+    base_autofree char *dir = realpath(fd, NULL);
+    assert_non_null(dir);
+    snprintf(path, sizeof(path), "%s/f", dir);
+    snprintf(link, sizeof(link), "%s/link", dir);
+    assert_int_equal(os_put_file(path, "new", 3, 0640, &err), 0); /* one that was not there */
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0640);
+    assert_int_equal(chmod(path, 0604), 0);
+    if (root)
+        assert_int_equal(chown(path, 4711, 4712), 0);
+    assert_int_equal(symlink("f", link), 0);
+    assert_int_equal(os_put_file(link, "other", 5, 0644, &err), 0); /* the link stays */
+    assert_content(p->fd, "f", "other");
+    assert_int_equal(lstat(link, &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    assert_int_equal(stat(path, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0604);
+    assert_int_equal(st.st_uid, root ? 4711 : geteuid());
+    if (!root) { /* ours, and not to be written to */
+        assert_int_equal(chmod(path, 0400), 0);
+        assert_int_equal(os_put_file(path, "x", 1, 0644, &err), -EACCES);
+        assert_content(p->fd, "f", "other");
+    }
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(os_put_file(link, "x", 1, 0644, &err), -ENOENT); /* it leads nowhere */
+    assert_non_null(strstr(err.text, "cannot write '"));
+    assert_int_equal(mkdir(path, 0755), 0);
+    assert_int_equal(os_put_file(path, "x", 1, 0644, &err), -EINVAL);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(symlink("f", path), 0);
+    assert_int_equal(os_put_file(path, "x", 1, 0644, &err), -ELOOP);
+    assert_int_equal(os_put_file("/nonexistent/f", "x", 1, 0644, &err), -ENOENT);
+    assert_int_equal(count_entries(p->fd), 2);
+}
+
 static void test_write_sweep(void **state)
 {
     struct place *p = *state;
@@ -624,7 +667,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(test_read),         TEST(test_read_special),       TEST(test_pipe),        TEST(test_write_atomic),
-        TEST(test_copy),         TEST(test_write_atomic_fails), TEST(test_write_sweep), TEST(test_replace_atomic),
+        TEST(test_copy),         TEST(test_write_atomic_fails), TEST(test_write_sweep), TEST(test_replace_atomic), TEST(test_put_file),
         TEST(test_make_dirs),   TEST(test_walk),
         TEST(test_walk_depth),   TEST(test_remove_tree),        TEST(test_names),       TEST(test_error_path),
         TEST(test_lock),         TEST(test_digest),             TEST(test_dirs),
