@@ -342,6 +342,7 @@ int up_resume_fd(const struct up *u, const char *key);
 size_t up_resume_sockets(struct up *u); /* into the router's; how many */
 int up_resume_service(struct up_service *s, struct err *err) BASE_MUST_USE;
 int up_resume_router(struct up *u, struct err *err) BASE_MUST_USE;
+json_val up_resume_watch(const struct up *u, const char *name); /* NULL: nothing */
 void up_resume_done(struct up *u);
 /* up.c: goes on with it; owns of and state. The value is the exit code. */
 int up_resume(const struct up_options *o, struct up_fleet *of, struct json *state);
@@ -350,6 +351,8 @@ int up_resume(const struct up_options *o, struct up_fleet *of, struct json *stat
 /* Begins to ask the services of u->fleet that others start; again: of another reading. */
 int up_watch_begin(struct up *u, struct err *err) BASE_MUST_USE;
 void up_watch_end(struct up *u);
+/* Into the state for the program that takes over: an array "watches". */
+void up_watch_hand_over(const struct up *u, struct json_out *o);
 /* The router gives it nothing new for so long at most; 0: it may again. False: none of that name is watched. */
 bool up_watch_drain(struct up *u, struct str name, uint64_t for_ms);
 bool up_watch_drained(const struct up *u, const struct fleet_service *s);

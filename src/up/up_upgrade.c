@@ -128,6 +128,7 @@ static int put_all(struct json_out *o, const struct up *u, struct kept *k, struc
     for (size_t i = 0; rc == 0 && i < u->n_services; i++)
         rc = put_service(o, u->services[i], k, err);
     json_out_end(o);
+    up_watch_hand_over(u, o);
     if (rc == 0)
         rc = put_router(o, u, k, err);
     json_out_end(o);
@@ -267,15 +268,20 @@ int up_resume_fd(const struct up *u, const char *key)
     return take_fd(json_root(u->upgrade.state), key);
 }
 
-static json_val service_state(const struct up *u, const struct fleet_service *s)
+static json_val find_named(const struct up *u, const char *key, const char *wanted)
 {
-    json_val list = json_get(json_root(u->upgrade.state), "services");
+    json_val list = json_get(json_root(u->upgrade.state), key);
     for (size_t i = 0; i < json_count(list); i++) {
         struct str name;
-        if (json_str(json_get(json_at(list, i), "name"), &name) && str_eq_c(name, s->name))
+        if (json_str(json_get(json_at(list, i), "name"), &name) && str_eq_c(name, wanted))
             return json_at(list, i);
     }
     return NULL;
+}
+
+json_val up_resume_watch(const struct up *u, const char *name)
+{
+    return find_named(u, "watches", name);
 }
 
 static bool read_handover(json_val v, struct run_handover *h)
@@ -318,7 +324,7 @@ static int check_state(json_val root, const struct fleet *f, bool router_only, s
 int up_resume_service(struct up_service *s, struct err *err)
 {
     struct run_handover h;
-    json_val v = service_state(s->up, s->service);
+    json_val v = find_named(s->up, "services", s->service->name);
     if (!read_handover(v, &h)) {
         s->start = true; /* new in the file */
         return 0;

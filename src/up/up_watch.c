@@ -290,6 +290,36 @@ static void keep_before(const struct up_watch *old, size_t n, struct up_watch *w
         }
 }
 
+void up_watch_hand_over(const struct up *u, struct json_out *o)
+{
+    json_out_arr(o, "watches");
+    for (size_t i = 0; i < u->n_watches; i++) {
+        const struct up_watch *w = &u->watches[i];
+        json_out_obj(o, NULL);
+        json_out_cstr(o, "name", w->name);
+        json_out_u64(o, "generation", w->generation);
+        json_out_u64(o, "drained_until_ms", w->drained_until_ms);
+        json_out_bool(o, "known", w->known);
+        json_out_bool(o, "healthy", w->healthy);
+        json_out_bool(o, "right", w->right);
+        json_out_end(o);
+    }
+    json_out_end(o);
+}
+
+/* What the program before knew; times are of the same clock. Of a service with a key nothing is known before its file was read. */
+static void take_over(struct up_watch *w)
+{
+    json_val v = up_resume_watch(w->up, w->name);
+    (void)json_u64(json_get(v, "generation"), &w->generation);
+    (void)json_u64(json_get(v, "drained_until_ms"), &w->drained_until_ms);
+    if (w->service->key)
+        return;
+    (void)json_bool(json_get(v, "known"), &w->known);
+    (void)json_bool(json_get(v, "healthy"), &w->healthy);
+    (void)json_bool(json_get(v, "right"), &w->right);
+}
+
 static void release(struct up_watch *list, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -327,6 +357,7 @@ int up_watch_begin(struct up *u, struct err *err)
         *w = (struct up_watch){.up = u, .service = &f->services[i], .right = true, .why = BUF_INIT(2048)};
         snprintf(w->name, sizeof w->name, "%s", f->services[i].name);
         keep_before(old, n_old, w);
+        take_over(w);
         u->n_watches++;
         rc = find_address(w, err);
     }

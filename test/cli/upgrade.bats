@@ -7,6 +7,7 @@ load common
 load life
 
 teardown() {
+	[ -z "${outside:-}" ] || kill "$outside" || true
 	end_life
 	rm -rf "$scratch"
 }
@@ -98,6 +99,32 @@ replace_copy() { # FILE
 	wait_status .router.leaving 0
 	[ "$(status_of .router.pid)" != "$worker" ]
 	curl -sS "$url/v1/models" | grep -q '"a"'
+}
+
+@test "a drain of what others run is kept, and that an engine is away" {
+	ports 2
+	mkdir "$scratch/bin"
+	cp "$BERTH" "$scratch/bin/berth"
+	BERTH=$scratch/bin/berth
+	"$aids/fake_engine" --port "${port[0]}" --name a >"$scratch/engine" 2>&1 3>&- &
+	outside=$!
+	write_fleet "a: {runtime: sys, port: ${port[0]}, command: ['true']}" "b: {runtime: sys, port: ${port[1]}, command: ['true']}"
+	: >"$scratch/err"
+	"$BERTH" route -f "$fleet" >/dev/null 2>"$scratch/err" 3>&- &
+	up_pid=$!
+	wait_status '.services[0].state' ready
+	wait_status '.services[1].state' 'no answer'
+	sock=(--unix-socket "$BERTH_RUN/life/control.sock" -sS -o /dev/null -X POST)
+	curl "${sock[@]}" 'http://berth/drain?service=a&for=600'
+	[ "$(status_of '.services[0].drained')" = true ]
+	run_split "$BERTH" upgrade -f "$fleet"
+	[ "$status" -eq 0 ]
+	[ "$(status_of '.upgrades, .services[0].drained' | tr '\n' ' ')" = '1 true ' ]
+	url=$(status_of .router.url)
+	[ "$(curl -sS -o /dev/null -w '%{http_code}' "$url/props?model=a")" = 503 ]
+	[ "$(grep -c "service 'b': answers again" "$scratch/err")" = 0 ]
+	curl "${sock[@]}" 'http://berth/resume?service=a'
+	[ "$(curl -sS -o /dev/null -w '%{http_code}' "$url/props?model=a")" = 404 ] # the engine's own
 }
 
 @test "the state is refused when it is not understood" {
