@@ -105,6 +105,7 @@ int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, cons
     json_out_u64(j, "todo", deploy_plan_todo(&plan));
     if (!q->only_plan) {
         json_out_u64(j, "started", out.started);
+        json_out_u64(j, "proven", out.proven);
         json_out_u64(j, "retired", out.retired);
         json_out_u64(j, "kept", out.kept);
         json_out_u64(j, "version", out.version);

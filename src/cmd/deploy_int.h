@@ -30,7 +30,7 @@ struct deploy_router_here {
 int deploy_router_here(void *ctx, enum deploy_word what, const char *service, struct err *err);
 int deploy_router_relay(void *ctx, enum deploy_word what, const char *service, struct err *err);
 
-/* The JSON of one host, whatever came of it: {"host","items":[{"action","service","unit","path","reason","diff"}],"todo","error"} and, but for a plan, "started","retired","kept","version","rolled_back". -ENOMEM. */
+/* The JSON of one host, whatever came of it: {"host","items":[{"action","service","unit","path","reason","diff"}],"todo","error"} and, but for a plan, "started","proven","retired","kept","version","rolled_back". -ENOMEM. */
 int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, struct buf *ret) BASE_MUST_USE;
 /* Fetches what fleet.lock pins of the models that units of this host need and that are not here. An exit code; what failed was said. */
 int deploy_fetch(const struct fleet *f);

@@ -65,6 +65,15 @@ int deploy_show_plan(const json_val *hosts, size_t n, bool diff)
     return code == CMD_OK && differences.len ? cmd_print(buf_str(&differences)) : code;
 }
 
+static void add_counts(struct buf *line, struct str name, json_val host)
+{
+    uint64_t again = json_get_u64(host, "proven");
+    buf_addf(line, STR_FMT ": version %llu is in force: %llu started and proven, ", STR_ARG(name), (unsigned long long)json_get_u64(host, "version"), (unsigned long long)json_get_u64(host, "started"));
+    if (again)
+        buf_addf(line, "%llu proven again, ", (unsigned long long)again);
+    buf_addf(line, "%llu retired, %llu kept\n", (unsigned long long)json_get_u64(host, "retired"), (unsigned long long)json_get_u64(host, "kept"));
+}
+
 int deploy_show_outcome(json_val host)
 {
     struct str name = json_get_str(host, "host", ""), error = json_get_str(host, "error", "");
@@ -75,7 +84,6 @@ int deploy_show_outcome(json_val host)
     if (todo == 0)
         buf_addf(&line, STR_FMT ": nothing to do, version %llu is in force\n", STR_ARG(name), (unsigned long long)json_get_u64(host, "version"));
     else
-        buf_addf(&line, STR_FMT ": version %llu is in force: %llu started and proven, %llu retired, %llu kept\n", STR_ARG(name), (unsigned long long)json_get_u64(host, "version"), (unsigned long long)json_get_u64(host, "started"),
-                 (unsigned long long)json_get_u64(host, "retired"), (unsigned long long)json_get_u64(host, "kept"));
+        add_counts(&line, name, host);
     return buf_status(&line) < 0 ? cmd_nomem() : cmd_print(buf_str(&line));
 }

@@ -177,9 +177,9 @@ static int bring(struct deploy *d, const struct deploy_item *i, const char *stam
 {
     const struct deploy_wanted *w = deploy_wanted_of(d, i);
     int r = 0;
+    event_say(d->sink, EVENT_INFO, i->service, "%s: %s", deploy_action_text(i->action), i->reason);
     if (i->action == DEPLOY_PROVE)
         return deploy_prove(d, w, err);
-    event_say(d->sink, EVENT_INFO, i->service, "%s: %s", deploy_action_text(i->action), i->reason);
     if (i->was_active)
         r = deploy_stop_unit(d, i->unit, err);
     if (r == 0)
@@ -379,6 +379,8 @@ static int forth(struct deploy *d, const struct deploy_plan *p, const struct dep
                 err_prefix(err, "%s '%s'", deploy_action_text(item->action), item->service);
             else if (retiring)
                 out->retired++;
+            else if (item->action == DEPLOY_PROVE)
+                out->proven++;
             else
                 out->started++;
             if (r == 0 && !retiring && !item->router)
@@ -387,12 +389,16 @@ static int forth(struct deploy *d, const struct deploy_plan *p, const struct dep
     return r;
 }
 
-static bool had_any(const struct deploy_item *const *touched, size_t n)
+/* How the way back of items that were touched ended. What was only proven stayed as it was. */
+static const char *back_text(const struct deploy_item *const *touched, size_t n)
 {
-    bool any = false;
+    size_t changed = 0, before = 0;
     for (size_t i = 0; i < n; i++)
-        any |= touched[i]->old_text != NULL;
-    return any;
+        if (touched[i]->action != DEPLOY_PROVE) {
+            changed++;
+            before += touched[i]->old_text != NULL;
+        }
+    return !changed ? "nothing was touched" : before ? "what was there before runs again" : "nothing of it is left";
 }
 
 static int turn_around(struct deploy *d, const struct deploy_item *const *touched, size_t n, struct deploy_outcome *out, struct err *err)
@@ -401,7 +407,7 @@ static int turn_around(struct deploy *d, const struct deploy_item *const *touche
     int code = err->code;
     event_say(d->sink, EVENT_ERROR, d->host->name, "%s", err->text);
     out->rolled_back = way_back(d, touched, n, &said) == 0;
-    buf_addf(&both, "%s; %s", err->text, out->rolled_back ? (n == 0 ? "nothing was touched" : had_any(touched, n) ? "what was there before runs again" : "nothing of it is left") : said.ptr ? said.ptr : "the way back failed");
+    buf_addf(&both, "%s; %s", err->text, out->rolled_back ? back_text(touched, n) : said.ptr ? said.ptr : "the way back failed");
     note(d, "failed", buf_status(&both) < 0 ? err->text : both.ptr);
     return buf_status(&both) < 0 ? code : err_set(err, code, "%s", both.ptr);
 }
@@ -412,7 +418,10 @@ static int succeed(struct deploy *d, const struct deploy_plan *p, struct deploy_
     int r = deploy_version_keep(d, &out->version, err);
     if (r < 0)
         return r;
-    buf_addf(&detail, "version %llu by %s: %zu started, %zu retired, %zu kept", (unsigned long long)out->version, d->who ? d->who : "-", out->started, out->retired, out->kept);
+    buf_addf(&detail, "version %llu by %s: %zu started, ", (unsigned long long)out->version, d->who ? d->who : "-", out->started);
+    if (out->proven)
+        buf_addf(&detail, "%zu proven again, ", out->proven);
+    buf_addf(&detail, "%zu retired, %zu kept", out->retired, out->kept);
     if (deploy_plan_todo(p) && buf_status(&detail) == 0)
         note(d, "deployed", detail.ptr);
     deploy_prune_bin(d);
@@ -436,8 +445,8 @@ static int apply(struct deploy *d, const struct deploy_plan *p, struct deploy_ou
         r = turn_around(d, touched, n, out, err);
     else
         r = succeed(d, p, out, err);
-    /* a way back that failed stays marked, so that the next deploy proves everything */
-    if (r == 0 || out->rolled_back) {
+    /* a way back that failed stays marked, so that the next deploy proves everything; so does what an earlier one left and this one could not prove */
+    if (r == 0 || (out->rolled_back && !p->interrupted)) {
         struct err why;
         if (deploy_mark(d, false, &why) < 0)
             event_say(d->sink, EVENT_WARN, d->host->name, "%s", why.text);

@@ -60,7 +60,7 @@ int deploy_open_then(const struct deploy *d, const char *what, struct deploy **r
 
 enum deploy_action {
     DEPLOY_KEEP,    /* installed as it is wanted, and running */
-    DEPLOY_PROVE,   /* the same, but an earlier deploy did not come to its proof */
+    DEPLOY_PROVE,   /* the same, but it declares to serve other things than it was proven to, or an earlier deploy did not come to its proof */
     DEPLOY_START,   /* installed as it is wanted; not running, or running since before its file was written */
     DEPLOY_CHANGE,  /* another text */
     DEPLOY_INSTALL, /* not there */
@@ -101,7 +101,7 @@ size_t deploy_plan_todo(const struct deploy_plan *p); /* items that are not DEPL
 int deploy_gates(struct deploy *d, const struct deploy_plan *p, struct err *err) BASE_MUST_USE;
 
 struct deploy_outcome {
-    size_t started, retired, kept;
+    size_t started, proven, retired, kept; /* proven: that were not started for it */
     uint64_t version;       /* that is in force */
     bool rolled_back;       /* something failed, and what was there before is proven to run again */
 };

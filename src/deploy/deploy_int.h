@@ -103,6 +103,8 @@ void deploy_journal(const struct deploy *d, const char *invocation, struct buf *
 
 /* Appends the lines that differ, commands with a line for each flag, and the names of what differs: "-c, Environment"; nothing when only comments do. */
 void deploy_diff(struct str before, struct str after, struct buf *lines, struct buf *keys);
+/* Appends the names of what a service declares to serve otherwise than before: "serves: tools, efforts"; nothing when it is the same. */
+void deploy_diff_serves(const struct fleet_serves *before, const struct fleet_serves *after, struct buf *keys);
 
 /* ---- plan.c ---- */
 

@@ -112,6 +112,29 @@ void deploy_diff(struct str before, struct str after, struct buf *lines, struct 
     changed_keys(buf_str(lines), keys);
 }
 
+static bool same_efforts(const struct fleet_serves *a, const struct fleet_serves *b)
+{
+    bool same = a->n_efforts == b->n_efforts;
+    for (size_t i = 0; same && i < a->n_efforts; i++)
+        same = strcmp(a->efforts[i], b->efforts[i]) == 0;
+    return same;
+}
+
+void deploy_diff_serves(const struct fleet_serves *before, const struct fleet_serves *after, struct buf *keys)
+{
+    const struct {
+        const char *name;
+        bool same;
+    } parts[] = {
+        {"tools", before->tools == after->tools},    {"reasoning", before->reasoning == after->reasoning}, {"images", before->images == after->images},
+        {"sound", before->sound == after->sound},    {"efforts", same_efforts(before, after)},
+    };
+    size_t n = 0;
+    for (size_t i = 0; i < BASE_COUNT(parts); i++)
+        if (!parts[i].same)
+            buf_addf(keys, "%s%s", n++ ? ", " : "serves: ", parts[i].name);
+}
+
 /* ---- two fleet files ------------------------------------------------------------------------------------------------ */
 
 static const struct deploy_wanted *find(const struct deploy *d, const char *service)
@@ -136,7 +159,9 @@ static int compare(struct deploy *d, const struct deploy_wanted *w, const struct
         item->action = DEPLOY_CHANGE;
         buf_addf(&why, "cannot be compared: %s", (w->text ? was : w)->lacks);
     } else if (strcmp(was->text, w->text) == 0 && strcmp(old_health, health) == 0 && strcmp(was->path, w->path) == 0) {
-        buf_add_c(&why, "as it was");
+        deploy_diff_serves(&was->service.serves, &w->service.serves, &why);
+        item->action = why.len ? DEPLOY_PROVE : item->action;
+        buf_add_c(&why, why.len ? " changed" : "as it was");
     } else {
         item->action = DEPLOY_CHANGE;
         deploy_diff(str_of(was->text), str_of(w->text), &lines, &why);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The plan: each unit that is wanted against its file, what systemd has loaded and what runs; and each file of ours that is not wanted. Nothing is remembered from the deploy before, so a file that somebody changed by hand, or
- * that a killed deploy left, shows as what it is.
+ * that a killed deploy left, shows as what it is. What a service declares to serve is in no file of its own: it is compared with the version in force, which was proven.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -66,7 +66,39 @@ bool deploy_older_than_file(const struct deploy_unit *u, const char *path)
     return u->since_s && stat(path, &st) == 0 && st.st_mtim.tv_sec > 0 && u->since_s < (uint64_t)st.st_mtim.tv_sec;
 }
 
-static int judge(struct deploy *d, const struct deploy_wanted *w, const struct deploy_unit *u, bool interrupted, struct deploy_item *item, struct err *err)
+/* The fleet file of the version in force. NULL: there is none, or none that can be read. */
+static struct fleet *load_in_force(const struct deploy *d)
+{
+    base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX);
+    struct fleet_options o = engine_fleet_options();
+    struct fleet *f = NULL;
+    o.here = d->host->name;
+    o.dir = d->dir;
+    if (deploy_version_path(d->dirs, d->fleet->name, 0, &path, NULL) < 0 || fleet_load(path.ptr, &o, &f, NULL) < 0)
+        return NULL;
+    return f;
+}
+
+/* What runs as declared: whether it must be proven, and why. */
+static void judge_proof(const struct deploy_wanted *w, const struct fleet *in_force, bool interrupted, struct deploy_item *item, struct buf *why)
+{
+    const struct fleet_service *was = in_force ? fleet_service_find(in_force, w->name) : NULL;
+    item->action = DEPLOY_PROVE;
+    if (interrupted) {
+        buf_add_c(why, "a deploy before this one was broken off");
+        return;
+    }
+    if (was)
+        deploy_diff_serves(&was->serves, &w->service.serves, why);
+    if (why->len) {
+        buf_add_c(why, " changed");
+        return;
+    }
+    item->action = DEPLOY_KEEP;
+    buf_add_c(why, "as declared");
+}
+
+static int judge(struct deploy *d, const struct deploy_wanted *w, const struct deploy_unit *u, const struct fleet *in_force, bool interrupted, struct deploy_item *item, struct err *err)
 {
     base_autobuf struct buf diff = BUF_INIT(DEPLOY_FILE_MAX), why = BUF_INIT(1024);
     const char *old_health = item->old_health ? item->old_health : "", *health = w->health ? w->health : "";
@@ -92,15 +124,14 @@ static int judge(struct deploy *d, const struct deploy_wanted *w, const struct d
         item->action = DEPLOY_START;
         buf_add_c(&why, "its process is older than its file");
     } else {
-        item->action = interrupted ? DEPLOY_PROVE : DEPLOY_KEEP;
-        buf_add_c(&why, interrupted ? "a deploy before this one was broken off" : "as declared");
+        judge_proof(w, in_force, interrupted, item, &why);
     }
     item->reason = buf_status(&why) < 0 ? NULL : arena_dup(d->arena, buf_str(&why));
     item->diff = buf_status(&diff) < 0 ? NULL : arena_dup(d->arena, buf_str(&diff));
     return item->reason && item->diff ? 0 : err_nomem(err);
 }
 
-static int plan_wanted(struct deploy *d, const struct deploy_wanted *w, bool interrupted, struct deploy_item *item, struct err *err)
+static int plan_wanted(struct deploy *d, const struct deploy_wanted *w, const struct fleet *in_force, bool interrupted, struct deploy_item *item, struct err *err)
 {
     struct deploy_unit u;
     char file[UNIT_NAME_MAX];
@@ -126,7 +157,7 @@ static int plan_wanted(struct deploy *d, const struct deploy_wanted *w, bool int
     if (r < 0)
         return r;
     item->was_active = u.active || u.activating;
-    return judge(d, w, &u, interrupted, item, err);
+    return judge(d, w, &u, in_force, interrupted, item, err);
 }
 
 /* ---- what is to go --------------------------------------------------------------------------------------------------- */
@@ -194,8 +225,10 @@ int deploy_plan(struct deploy *d, struct deploy_plan *ret, struct err *err)
     if (!p.items)
         return err_nomem(err);
     int r = 0;
+    struct fleet *in_force = load_in_force(d);
     for (size_t i = 0; r == 0 && i < d->n_wanted; i++)
-        r = plan_wanted(d, &d->wanted[i], p.interrupted, &p.items[p.n++], err);
+        r = plan_wanted(d, &d->wanted[i], in_force, p.interrupted, &p.items[p.n++], err);
+    fleet_free(in_force);
     if (r == 0)
         r = plan_retired(d, d->unit_dir, &p, &cap, err);
     if (r == 0)

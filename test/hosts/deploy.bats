@@ -44,6 +44,31 @@ load common
 	on h1 curl -sf http://127.0.0.1:7771/props | grep -q '"total_slots":1'
 }
 
+@test "a change of what is served alone: it is proven by what runs, and not started anew" {
+	settle
+	before=$(pid_of h1 a)
+	write_fleet 's/unit: systemd/unit: systemd, serves: {efforts: [low]}/'
+	run berth plan --exit-code
+	echo "$output"
+	[ "$status" -eq 10 ]
+	[[ $output =~ prove\ +a\ +serves:\ efforts\ changed ]]
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *" 0 started and proven, 1 proven again, 0 retired, 0 kept"* ]]
+	run berth plan --exit-code
+	[ "$status" -eq 0 ]
+	# what it does not do is not in force, and what runs is left alone
+	write_fleet 's/unit: systemd/unit: systemd, serves: {tools: true}/'
+	run berth deploy
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"prove 'a': tool call: a tool that must be called was not"*"; nothing was touched"* ]]
+	run berth plan
+	[[ $output =~ prove\ +a\ +serves:\ tools,\ efforts\ changed ]]
+	[ "$(pid_of h1 a)" = "$before" ]
+}
+
 @test "a shape that does not fit is refused with nothing touched" {
 	settle
 	before=$(pid_of h1 a)
