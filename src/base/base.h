@@ -107,6 +107,8 @@ int str_to_u64(struct str s, uint64_t *ret) BASE_MUST_USE;
 bool str_is_utf8(struct str s);
 /* Decodes the character at the front of s: its length in bytes (1-4) and *ret_point, or 0 for broken UTF-8 or an empty s. */
 size_t str_utf8_decode(struct str s, uint32_t *ret_point) BASE_MUST_USE;
+/* Whether a character shows as itself and changes nothing around it: no control, no separator of lines, none that turns the direction of writing. */
+bool str_is_shown(uint32_t point);
 /* The candidate nearest to word by edit distance, when near enough to be a misspelling (at most 2 edits and at most a
  * third of its length, or same but for case, '-' and '_'); else NULL. candidates is an array of n terminated strings. */
 const char *str_nearest(struct str word, const char *const *candidates, size_t n);
@@ -148,6 +150,8 @@ void buf_addv(struct buf *b, const char *fmt, va_list ap) BASE_PRINTF(2, 0);
 /* Outside text for people: printable UTF-8 as it is; controls, characters that turn the direction of writing and broken UTF-8
  * as \xNN; at most max_chars characters shown (an \xNN is four) and then "...". No quotes are added. */
 void buf_add_printable(struct buf *b, struct str s, size_t max_chars);
+/* The same for a text of several lines, whose ends stay. */
+void buf_add_lines(struct buf *b, struct str s);
 /* In double quotes, as JSON and YAML read them: '"', '\\' and control bytes escaped. What is no UTF-8 stays so. */
 void buf_add_quoted(struct buf *b, struct str s);
 void buf_drop_front(struct buf *b, size_t n); /* n <= len */

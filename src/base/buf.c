@@ -118,24 +118,13 @@ void buf_addf(struct buf *b, const char *fmt, ...)
     va_end(ap);
 }
 
-/* Characters that show as themselves and change nothing around them: no controls, no line and paragraph separators, none
- * that turns the direction of writing (they make a line read other than it is), no byte order mark. */
-static bool is_printable(uint32_t c)
-{
-    if (c < 0x20 || (c >= 0x7F && c <= 0x9F))
-        return false;
-    if (c == 0x061C || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069))
-        return false;
-    return c != 0xFEFF && (c & 0xFFFE) != 0xFFFE;
-}
-
 void buf_add_printable(struct buf *b, struct str s, size_t max_chars)
 {
     size_t shown = 0;
     while (s.len) {
         uint32_t point = 0;
         size_t n = str_utf8_decode(s, &point);
-        bool plain = n > 0 && is_printable(point);
+        bool plain = n > 0 && str_is_shown(point);
         if (n == 0)
             n = 1;
         size_t width = plain ? 1 : n * 4;
@@ -150,6 +139,15 @@ void buf_add_printable(struct buf *b, struct str s, size_t max_chars)
             buf_addf(b, "\\x%02x", (unsigned)(unsigned char)s.ptr[i]);
         s.ptr += n;
         s.len -= n;
+    }
+}
+
+void buf_add_lines(struct buf *b, struct str s)
+{
+    while (s.ptr) {
+        buf_add_printable(b, str_split(&s, '\n'), SIZE_MAX);
+        if (s.ptr)
+            buf_add_char(b, '\n');
     }
 }
 

@@ -159,3 +159,13 @@ bool str_is_utf8(struct str s)
     }
     return true;
 }
+
+/* A text that turns the direction of writing reads other than it is; a byte order mark is not seen at all. */
+bool str_is_shown(uint32_t c)
+{
+    if (c < 0x20 || (c >= 0x7F && c <= 0x9F))
+        return false;
+    if (c == 0x061C || c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069))
+        return false;
+    return c != 0xFEFF && (c & 0xFFFE) != 0xFFFE;
+}

@@ -40,7 +40,13 @@ static bool is_left_out(struct str name)
 /* A file that is named so cannot be asked for by its name, nor shown. */
 static bool is_strange(struct str name)
 {
-    return !os_name_valid(name) || !str_is_utf8(name);
+    uint32_t point = 0;
+    bool shown = os_name_valid(name);
+    for (size_t n; shown && name.len; name = (struct str){name.ptr + n, name.len - n}) {
+        n = str_utf8_decode(name, &point);
+        shown = n > 0 && str_is_shown(point);
+    }
+    return !shown;
 }
 
 struct names {

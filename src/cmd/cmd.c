@@ -29,17 +29,16 @@ const struct cmd *cmd_find(const char *name)
     return NULL;
 }
 
+/* What an error quotes may come from a file, an engine or another host: a terminal gets none of its control bytes. */
 int cmd_failf(int code, const char *fmt, ...)
 {
-    base_autobuf struct buf text = BUF_INIT(64u << 10);
+    base_autobuf struct buf text = BUF_INIT(64u << 10), line = BUF_INIT(256u << 10);
     va_list ap;
     va_start(ap, fmt);
     buf_addv(&text, fmt, ap);
     va_end(ap);
-    if (running)
-        (void)fprintf(stderr, "berth %s: %s\n", running, text.ptr ? text.ptr : "out of memory");
-    else
-        (void)fprintf(stderr, "berth: %s\n", text.ptr ? text.ptr : "out of memory");
+    buf_add_lines(&line, buf_str(&text));
+    (void)fprintf(stderr, "berth%s%s: %s\n", running ? " " : "", running ? running : "", buf_status(&text) == 0 && buf_status(&line) == 0 ? line.ptr : "out of memory");
     return code;
 }
 
@@ -125,12 +124,35 @@ int cmd_write_file(const char *path, struct str text, bool replace, struct err *
     return dir < 0 ? dir : os_replace_atomic(dir, name, text.ptr, text.len, err);
 }
 
+/* JSON lets strings hold characters that a terminal obeys: they are written as the escapes that JSON has for them. Its own bytes are all printable, but for the ends of lines. */
+static void add_escaped(struct buf *out, struct str text)
+{
+    while (text.len) {
+        uint32_t point = 0;
+        size_t plain = 0, n = 0;
+        while (plain < text.len && (n = str_utf8_decode((struct str){text.ptr + plain, text.len - plain}, &point)) > 0 && (point == '\n' || str_is_shown(point)))
+            plain += n;
+        buf_add(out, text.ptr, plain);
+        text = (struct str){text.ptr + plain, text.len - plain};
+        if (!text.len)
+            return;
+        if (point > 0xFFFF)
+            buf_addf(out, "\\u%04x\\u%04x", 0xD800 + ((unsigned)(point - 0x10000) >> 10), 0xDC00 + ((unsigned)(point - 0x10000) & 0x3FF));
+        else
+            buf_addf(out, "\\u%04x", (unsigned)point);
+        n = n ? n : 1; /* json_out lets nothing pass that is no UTF-8 */
+        text = (struct str){text.ptr + n, text.len - n};
+    }
+}
+
 int cmd_print_json(struct json_out *o)
 {
-    base_autobuf struct buf text = BUF_INIT(PRINT_MAX);
+    base_autobuf struct buf text = BUF_INIT(PRINT_MAX), shown = BUF_INIT(PRINT_MAX);
     int r = json_out_finish(o, true, &text);
     json_out_free(o);
-    return r < 0 ? cmd_nomem() : cmd_print(buf_str(&text));
+    if (r == 0)
+        add_escaped(&shown, buf_str(&text));
+    return r < 0 || buf_status(&shown) < 0 ? cmd_nomem() : cmd_print(buf_str(&shown));
 }
 
 int cmd_print_table(struct os_table *t)

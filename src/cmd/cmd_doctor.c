@@ -80,8 +80,12 @@ static int show(const struct visit *v, struct str text)
         return cmd_fail(CMD_FAILED, &err);
     base_autobuf struct buf out = BUF_INIT(DOCTOR_TEXT_MAX);
     int code;
-    if (cmd_given(v->c, v->a, "json")) {
-        code = cmd_print(text);
+    struct json_out *o = cmd_given(v->c, v->a, "json") ? json_out_new() : NULL;
+    if (o) {
+        json_out_val(o, NULL, json_root(j)); /* as ours: it may be another host's */
+        code = cmd_print_json(o);
+    } else if (cmd_given(v->c, v->a, "json")) {
+        code = cmd_nomem();
     } else {
         doctor_show(json_root(j), cmd_given(v->c, v->a, "verbose"), os_term_color(STDOUT_FILENO), &out);
         code = buf_status(&out) < 0 ? cmd_nomem() : cmd_print(buf_str(&out));
@@ -194,11 +198,12 @@ static int prove(struct visit *v)
     struct doctor_report *report = NULL;
     struct err err;
     double rate = 0;
-    int r = open_ledger(v, true, &err);
-    if (r == 0)
-        r = look(v, &report, &err);
+    int r = look(v, &report, &err);
     if (r == 0 && !doctor_collective_key(&report->hw, v->host, &key))
         r = err_set(&err, -ENODEV, "there are no two cards here that could work together");
+    /* before the test: what took ten minutes must have a place */
+    if (r == 0)
+        r = open_ledger(v, true, &err);
     if (r == 0)
         r = run_test(v, &out, &err);
     if (r == 0 && (r = doctor_collective_read(buf_str(&out), &report->hw, v->host, &rate, &err)) < 0)
@@ -231,7 +236,7 @@ static int go(struct visit *v)
     if (there)
         return look_there(v, there);
     if (open_ledger(v, false, &err) < 0)
-        (void)fprintf(stderr, "berth: %s\n", err.text); /* then no proof is known */
+        (void)cmd_fail(CMD_OK, &err); /* then no proof is known */
     if (v->fleet && store_open(&v->dirs, &v->store, &err) < 0)
         return cmd_fail(CMD_FAILED, &err);
     return look_here(v);

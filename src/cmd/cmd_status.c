@@ -92,6 +92,13 @@ static bool is_unit(json_val service)
     return json_str(json_get(service, "host"), &unit) && !str_eq_c(json_get_str(service, "unit", ""), "child");
 }
 
+/* Units that nobody declares have the names that their hosts say. */
+static void add_about(struct buf *out, struct str name, const char *text)
+{
+    buf_add_printable(out, name, FLEET_NAME_MAX);
+    buf_addf(out, ": %s\n", text);
+}
+
 /* Why a service is not ready, one line each. */
 static void add_reasons(json_val root, struct buf *out)
 {
@@ -102,17 +109,16 @@ static void add_reasons(json_val root, struct buf *out)
         struct str name = json_get_str(s, "name", "-"), state = json_get_str(s, "state", "-"), text;
         bool unit = is_unit(s);
         if (json_str(json_get(s, "pending"), &text) && str_eq_c(text, "restart"))
-            buf_addf(out, STR_FMT ": pending restart: %s\n", STR_ARG(name), unit ? "its process is older than its unit; 'berth deploy' starts it anew" : "the fleet file declares it otherwise by now");
+            add_about(out, name, unit ? "pending restart: its process is older than its unit; 'berth deploy' starts it anew" : "pending restart: the fleet file declares it otherwise by now");
         else if (unit && json_str(json_get(s, "pending"), &text)) {
-            buf_addf(out, STR_FMT ": not declared: 'berth deploy' takes it away\n", STR_ARG(name));
+            add_about(out, name, "not declared: 'berth deploy' takes it away");
             continue;
         }
         if (str_eq_c(state, "ready") || str_eq_c(state, "down") || !json_str(json_get(s, "error"), &text))
             continue;
-        struct str first = str_split(&text, '\n');
-        buf_addf(out, STR_FMT ": ", STR_ARG(name));
-        buf_add_printable(out, first, 300);
-        buf_add_char(out, '\n');
+        base_autobuf struct buf first = BUF_INIT(2048);
+        buf_add_printable(&first, str_split(&text, '\n'), 300);
+        add_about(out, name, first.ptr ? first.ptr : "");
     }
     if (json_str(json_get(root, "reload_error"), &why)) {
         buf_add_c(out, "the fleet file is not in force: ");

@@ -125,8 +125,11 @@ int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, cons
 static void say(void *ctx, enum event_level level, const char *subject, const char *text, uint64_t done, uint64_t total)
 {
     (void)done;
-    if (level >= EVENT_INFO && total == 0)
-        (void)fprintf(stderr, "%s%s: %s: %s\n", (const char *)ctx, level == EVENT_ERROR ? " error" : level == EVENT_WARN ? " warning" : "", subject, text);
+    base_autobuf struct buf line = BUF_INIT(65536);
+    if (level < EVENT_INFO || total != 0)
+        return;
+    buf_add_lines(&line, str_of(text));
+    (void)fprintf(stderr, "%s%s: %s: %s\n", (const char *)ctx, level == EVENT_ERROR ? " error" : level == EVENT_WARN ? " warning" : "", subject, buf_status(&line) == 0 && line.ptr ? line.ptr : "");
 }
 
 /* The fleet's router, for the deploy: it is up here, only whoever sent for us can reach it, or nobody is told. f is the caller's to free. */

@@ -65,10 +65,10 @@ int deploy_show_plan(const json_val *hosts, size_t n, bool diff)
     return code == CMD_OK && differences.len ? cmd_print(buf_str(&differences)) : code;
 }
 
-static void add_counts(struct buf *line, struct str name, json_val host)
+static void add_counts(struct buf *line, json_val host)
 {
     uint64_t again = json_get_u64(host, "proven");
-    buf_addf(line, STR_FMT ": version %llu is in force: %llu started and proven, ", STR_ARG(name), (unsigned long long)json_get_u64(host, "version"), (unsigned long long)json_get_u64(host, "started"));
+    buf_addf(line, ": version %llu is in force: %llu started and proven, ", (unsigned long long)json_get_u64(host, "version"), (unsigned long long)json_get_u64(host, "started"));
     if (again)
         buf_addf(line, "%llu proven again, ", (unsigned long long)again);
     buf_addf(line, "%llu retired, %llu kept\n", (unsigned long long)json_get_u64(host, "retired"), (unsigned long long)json_get_u64(host, "kept"));
@@ -79,11 +79,12 @@ int deploy_show_outcome(json_val host)
     struct str name = json_get_str(host, "host", ""), error = json_get_str(host, "error", "");
     if (error.len)
         return cmd_failf(CMD_FAILED, STR_FMT ": " STR_FMT, STR_ARG(name), STR_ARG(error));
-    base_autobuf struct buf line = BUF_INIT(4096);
+    base_autobuf struct buf line = BUF_INIT(8192);
     uint64_t todo = json_get_u64(host, "todo");
+    buf_add_printable(&line, name, FLEET_NAME_MAX);
     if (todo == 0)
-        buf_addf(&line, STR_FMT ": nothing to do, version %llu is in force\n", STR_ARG(name), (unsigned long long)json_get_u64(host, "version"));
+        buf_addf(&line, ": nothing to do, version %llu is in force\n", (unsigned long long)json_get_u64(host, "version"));
     else
-        add_counts(&line, name, host);
+        add_counts(&line, host);
     return buf_status(&line) < 0 ? cmd_nomem() : cmd_print(buf_str(&line));
 }

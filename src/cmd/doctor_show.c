@@ -229,6 +229,16 @@ static bool comes(struct str text, struct str line)
     return false;
 }
 
+/* A line of a file of CRLF is shown without its CR. */
+static void add_line(struct buf *out, char sign, struct str line)
+{
+    if (str_ends(line, STR("\r")))
+        line.len--;
+    buf_add_char(out, sign);
+    buf_add_printable(out, line, SIZE_MAX);
+    buf_add_char(out, '\n');
+}
+
 /* Lines are changed where they are, or added; none is moved or taken away. */
 void doctor_show_diff(struct str before, struct str after, struct buf *out)
 {
@@ -241,9 +251,9 @@ void doctor_show_diff(struct str before, struct str after, struct buf *out)
             continue;
         }
         if (before.ptr && !comes(after, old)) {
-            buf_addf(out, "-" STR_FMT "\n", STR_ARG(old));
+            add_line(out, '-', old);
             before = rest;
         }
-        buf_addf(out, "+" STR_FMT "\n", STR_ARG(line));
+        add_line(out, '+', line);
     }
 }

@@ -32,7 +32,8 @@ static void add_head(json_val v, struct buf *out)
     struct str phase = json_get_str(v, "phase", ""), outcome = json_get_str(v, "outcome", ""), conversation, key;
     buf_addf(out, "request       %llu, " STR_FMT " ", (unsigned long long)json_get_u64(v, "id"), STR_ARG(method));
     buf_add_printable(out, path, 64);
-    buf_addf(out, " for " STR_FMT, STR_ARG(endpoint));
+    buf_add_c(out, " for ");
+    buf_add_printable(out, endpoint, 255); /* what was asked for may be none of ours */
     if (json_str(json_get(v, "key"), &key))
         buf_addf(out, ", key " STR_FMT, STR_ARG(key));
     buf_add_char(out, '\n');
@@ -111,7 +112,9 @@ static void add_choice(json_val v, struct buf *out)
         struct str name, reason;
         name = json_get_str(json_at(failed, i), "replica", "-");
         reason = json_get_str(json_at(failed, i), "reason", "-");
-        buf_addf(out, "failed    " STR_FMT ": " STR_FMT "\n", STR_ARG(name), STR_ARG(reason));
+        buf_addf(out, "failed    " STR_FMT ": ", STR_ARG(name));
+        buf_add_printable(out, reason, 400); /* an engine's words */
+        buf_add_char(out, '\n');
     }
 }
 

@@ -25,6 +25,15 @@ static void say_log_line(enum event_level level, const char *subject, struct str
         base_ignore(os_write_all(STDERR_FILENO, b.ptr, b.len, NULL));
 }
 
+/* An engine's or another host's words may be in it. */
+static void say_plain(const char *command, const char *subject, struct str text)
+{
+    base_autobuf struct buf line = BUF_INIT(4 * SAY_MAX);
+    buf_add_lines(&line, text);
+    if (buf_status(&line) == 0)
+        fprintf(stderr, "berth %s: %s%s%s\n", command, subject, subject[0] ? ": " : "", line.ptr ? line.ptr : "");
+}
+
 void up_say(struct up *u, enum event_level level, const char *subject, const char *fmt, ...)
 {
     static const enum os_style styles[] = {OS_DIM, OS_PLAIN, OS_YELLOW, OS_RED};
@@ -39,11 +48,11 @@ void up_say(struct up *u, enum event_level level, const char *subject, const cha
         say_log_line(level, subject, buf_str(&b));
         return;
     }
-    const char *command = u->o->router_only ? "route" : "up", *between = subject[0] ? ": " : "";
+    const char *command = u->o->router_only ? "route" : "up";
     if (u->progress)
-        os_progress_say(u->progress, styles[level], "berth %s: %s%s%s", command, subject, between, b.ptr);
+        os_progress_say(u->progress, styles[level], "berth %s: %s%s%s", command, subject, subject[0] ? ": " : "", b.ptr);
     else
-        fprintf(stderr, "berth %s: %s%s%s\n", command, subject, between, b.ptr);
+        say_plain(command, subject, buf_str(&b));
 }
 
 /* Events of the modules below. While the fleet starts, the services' own have their progress lines. */

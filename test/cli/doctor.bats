@@ -184,3 +184,10 @@ fleet() {
 	run_split "$BERTH" doctor --host bog -f "$scratch/fleet.yaml"
 	[ "$status" -eq 2 ]
 }
+
+@test "a proof for which there are no two cards makes nothing" {
+	run_split "$BERTH" doctor --prove -- /bin/true
+	[ "$status" -eq 1 ]
+	[[ $errors == *"no two cards here"* ]]
+	[ ! -e "$BERTH_STATE" ]
+}

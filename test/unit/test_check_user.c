@@ -244,13 +244,14 @@ static void names_that_none_can_have_are_told(void **state)
     put(w, "contracts/b\nroot ok", "", 0755);
     put(w, "contracts/\033[31m", "", 0755);
     put(w, "contracts/\xff", "", 0755);
+    put(w, "contracts/\xE2\x80\xAE", "", 0755);
     put(w, "contracts/fit", "", 0755);
-    const struct check_result *r = prove_folder(w, 4);
-    static const char *const where[] = {"contracts/\\x1b[31m", "contracts/b\\x0aroot ok", "contracts/\\xff", "contracts/fit"};
-    for (size_t i = 0; i < 4; i++) {
+    const struct check_result *r = prove_folder(w, 5);
+    static const char *const where[] = {"contracts/\\x1b[31m", "contracts/b\\x0aroot ok", "contracts/\\xe2\\x80\\xae", "contracts/\\xff", "contracts/fit"};
+    for (size_t i = 0; i < 5; i++) {
         assert_int_equal(r[i].verdict, CHECK_BROKEN);
         assert_string_equal(r[i].where, where[i]);
-        assert_non_null(strstr(r[i].text, i < 3 ? "is not run: its name has bytes" : "has the name of one of berth's own"));
+        assert_non_null(strstr(r[i].text, i < 4 ? "is not run: its name has bytes" : "has the name of one of berth's own"));
     }
 }
 
