@@ -33,6 +33,13 @@ static bool is_event_stream(const struct http_head *head)
     return v.len >= sizeof type - 1 && strncasecmp(v.ptr, type, sizeof type - 1) == 0;
 }
 
+/* Its bytes are not its text: nothing can be read of it. */
+static bool is_encoded(const struct http_head *head)
+{
+    struct str v = http_field_get(head, "content-encoding");
+    return v.len && !str_eq_nocase(v, STR("identity"));
+}
+
 struct own_fields {
     char attempts[STR_U64], queue[STR_U64], number[STR_U64];
 };
@@ -258,7 +265,7 @@ void proxy_answer_lost(struct proxy_request *r)
 
 static bool reads_events(const struct proxy_request *r)
 {
-    return r->ticket.leased && r->dialect != PLACE_BATCH && r->head->status == 200 && is_event_stream(r->head);
+    return r->ticket.leased && r->dialect != PLACE_BATCH && r->head->status == 200 && is_event_stream(r->head) && !is_encoded(r->head);
 }
 
 /* Whether the answer waits here until it is whole: it is small, or it has no place in the stream that has begun. */
@@ -306,10 +313,9 @@ static void note_tokens(struct proxy_request *r, unsigned n)
     proxy_numbers_tokens(r, n);
 }
 
-/* Events go on whole or in parts, as they come; what they say is only looked at. */
-static void take_events(struct proxy_request *r, struct str data)
+/* Looks at what events say. False: one of them sent the request to another replica. */
+static bool read_events(struct proxy_request *r, struct str rest, bool *ret_content)
 {
-    struct str rest = data;
     bool content = r->content;
     unsigned tokens = 0;
     while (rest.len) {
@@ -325,7 +331,7 @@ static void take_events(struct proxy_request *r, struct str data)
             continue;
         if (!content && dialect_is_error(&e, &code) && code >= 500 && proxy_forward_another(r)) {
             proxy_forward_failed(r, "error event", "it sent an error", true);
-            return;
+            return false;
         }
         content = content || dialect_is_content(r->dialect, &e);
         r->ended = r->ended || dialect_is_end(r->dialect, &e);
@@ -334,6 +340,16 @@ static void take_events(struct proxy_request *r, struct str data)
     }
     if (tokens)
         note_tokens(r, tokens);
+    *ret_content = content;
+    return true;
+}
+
+/* Events go on whole or in parts, as they come. */
+static void take_events(struct proxy_request *r, struct str data)
+{
+    bool content;
+    if (!read_events(r, data, &content))
+        return;
     if (r->content) {
         send(r, data);
         return;
@@ -375,8 +391,12 @@ static void on_end(void *ctx)
 {
     struct proxy_request *r = ctx;
     struct proxy_lane *lane = r->lane;
+    bool content = false, open = r->events && !r->ended && !http_sse_between(&r->sse);
     r->call = NULL;
-    if (r->events && !r->content && !r->ended) {
+    /* the empty line behind its last event may be missing: the answer's own end tells as much */
+    if (open && !read_events(r, STR("\n\n"), &content))
+        return;
+    if (r->events && !content && !r->content && !r->ended) {
         proxy_forward_failed(r, "empty", "its stream ended without content", true);
         return;
     }
@@ -385,6 +405,10 @@ static void on_end(void *ctx)
     bool broken = r->events && !r->ended, refused = !r->events && begun(r) && !r->content;
     if (!refused && !r->content && !commit(r, r->events ? -1 : (int64_t)r->held.len))
         return;
+    if (broken && open) { /* an event of ours would become part of the unfinished one */
+        end_early(r, SCHED_FAILED, 502, (struct str){0});
+        return;
+    }
     if (broken) {
         break_off(r, "its stream ended without its last event");
         return;

@@ -106,15 +106,17 @@ static struct str origin_form(struct str target, struct buf *scratch)
     return buf_str(scratch);
 }
 
-/* A replica with a key is shown that one, and never what a client showed. */
-static size_t request_fields(const struct proxy_config *c, const struct http_head *head, const char *key, char bearer[HTTPIO_BEARER_MAX], struct http_field out[HTTP_FIELDS_MAX + 1])
+/* A replica with a key is shown that one, and never what a client showed. A stream is read on its way, and signs of life are put between its events: it must not be encoded. */
+static size_t request_fields(const struct proxy_request *r, char bearer[HTTPIO_BEARER_MAX], struct http_field out[HTTP_FIELDS_MAX + 1])
 {
+    const struct http_head *head = httpio_exchange_head(r->x);
+    const char *key = r->target.key;
     /* Written anew for the replica's connection; a body that was read whole needs no leave to be sent. */
     static const struct str ours[] = {{"host", 4}, {"content-length", 14}, {"expect", 6}};
     size_t n = 0;
     for (size_t i = 0; i < head->n_fields; i++) {
         struct http_field f = head->fields[i];
-        bool skip = f.hop || ((c->keyed || key[0]) && proxy_guard_secret(f.name));
+        bool skip = f.hop || ((r->config->keyed || key[0]) && proxy_guard_secret(f.name)) || (r->stream && str_eq_nocase(f.name, STR("accept-encoding")));
         for (size_t k = 0; !skip && k < BASE_COUNT(ours); k++)
             skip = f.name.len == ours[k].len && str_eq_nocase(f.name, ours[k]);
         if (!skip)
@@ -147,7 +149,7 @@ static int call(struct proxy_request *r, struct err *err)
         .method = head->method,
         .target = origin_form(head->target, &target),
         .fields = fields,
-        .n_fields = request_fields(r->config, head, r->target.key, bearer, fields),
+        .n_fields = request_fields(r, bearer, fields),
         .fresh = large,
         .body_follows = large,
         .body_length = (int64_t)len,

@@ -136,13 +136,23 @@ static bool is_system(struct json_longs *longs, struct str message)
     return str_eq_c(role, "\"system\"") || str_eq_c(role, "\"developer\"");
 }
 
-static void add_link(struct place_identity *id, uint64_t hash)
+/* The next message's hash, over the oldest one when there is no more room. */
+static void add_link(struct place_identity *id, uint64_t hash, size_t *count)
 {
-    if (id->n == PLACE_CHAIN_MAX) {
-        memmove(id->chain, id->chain + 1, (PLACE_CHAIN_MAX - 1) * sizeof id->chain[0]);
-        id->n--;
-    }
-    id->chain[id->n++] = hash;
+    id->chain[(*count)++ % PLACE_CHAIN_MAX] = hash;
+}
+
+/* Brings the chain into order after so many. */
+static void settle(struct place_identity *id, size_t count)
+{
+    uint64_t front[PLACE_CHAIN_MAX];
+    size_t first = count % PLACE_CHAIN_MAX;
+    id->n = count < PLACE_CHAIN_MAX ? count : PLACE_CHAIN_MAX;
+    if (count <= PLACE_CHAIN_MAX || first == 0)
+        return;
+    memcpy(front, id->chain, first * sizeof front[0]);
+    memmove(id->chain, id->chain + first, (PLACE_CHAIN_MAX - first) * sizeof front[0]);
+    memcpy(id->chain + PLACE_CHAIN_MAX - first, front, first * sizeof front[0]);
 }
 
 static void read_messages(struct json_longs *longs, struct place_identity *id, struct str messages, uint64_t seed)
@@ -150,11 +160,13 @@ static void read_messages(struct json_longs *longs, struct place_identity *id, s
     struct json_walk w;
     struct str k, v;
     bool front = true;
+    size_t count = 0;
     if (messages.len == 0)
         return;
     if (messages.ptr[0] != '[' || json_walk_begin(&w, messages, longs) < 0) {
         uint64_t first = id->scaffold ? id->scaffold : seed;
-        add_link(id, hash_content(longs, first, messages, 0));
+        add_link(id, hash_content(longs, first, messages, 0), &count);
+        settle(id, count);
         return;
     }
     uint64_t hash = 0;
@@ -166,8 +178,9 @@ static void read_messages(struct json_longs *longs, struct place_identity *id, s
             continue;
         }
         hash = hash_value(longs, hash ? hash : id->scaffold ? id->scaffold : seed, v, 0);
-        add_link(id, hash);
+        add_link(id, hash, &count);
     }
+    settle(id, count);
 }
 
 /* ---- what the client calls it ---------------------------------------------------------------------------------- */

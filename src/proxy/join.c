@@ -24,7 +24,7 @@ static void fold(struct proxy_request *r, struct str s)
 
 void proxy_join_identify(struct proxy_request *r)
 {
-    static const char *const credentials[] = {"authorization", "x-api-key", "api-key", "cookie", "accept"};
+    static const char *const credentials[] = {"authorization", "x-api-key", "api-key", "cookie", "accept", "accept-encoding"};
     const struct http_head *head = httpio_exchange_head(r->x);
     const struct sched_ticket *t = &r->ticket;
     if (!t->leased || r->dialect == PLACE_BATCH || proxy_body_text(&r->body).len > PROXY_JOIN_MAX || !(t->hint || t->n_chain > 1 || is_retry(head)))

@@ -143,6 +143,18 @@ static void odd_bodies(void **state)
     buf_add_c(&b, "]}");
     read_body(CHAT, b.ptr, &id);
     assert_int_equal(id.n, PLACE_CHAIN_MAX);
+    /* the last ones, in order: the oldest of them is what a body of the first eleven ends with */
+    for (int last = 10; last < 12; last++) {
+        static struct place_identity front;
+        buf_clear(&b);
+        buf_add_c(&b, "{\"messages\":[0");
+        for (int i = 1; i <= last; i++)
+            buf_addf(&b, ",%d", i);
+        buf_add_c(&b, "]}");
+        read_body(CHAT, b.ptr, &front);
+        assert_int_equal(front.n, last + 1);
+        assert_true(front.chain[last] == id.chain[last - 10]);
+    }
     static const struct {
         const char *method, *path;
         enum place_dialect want;

@@ -224,6 +224,82 @@ static void dies_after_content(void **state)
     assert_int_equal(stats().active, 0);
 }
 
+/* The answer's end says as much as the empty line behind its last event. */
+static void last_event_without_its_empty_line(void **state)
+{
+    (void)state;
+    static const char *const ends[] = {"data: [DONE]\n", "data: [DONE]", "data: {\"choices\":[{\"finish_reason\":\"stop\",\"delta\":{}}]}\r\n"};
+    for (size_t i = 0; i < BASE_COUNT(ends); i++) {
+        for (int content = 0; content < 2; content++) {
+            struct client c;
+            base_autobuf struct buf want = BUF_INIT(4096);
+            rig_replicas(1, STREAM);
+            client_start(&c, "POST", CHAT, STR(STREAM_BODY));
+            WAIT(rig.replicas[0].x);
+            buf_addf(&want, "%s%s", content ? "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n" : "", ends[i]);
+            replica_event(&rig.replicas[0], want.ptr);
+            replica_end(&rig.replicas[0]);
+            WAIT(c.done);
+            assert_false(c.failed);
+            assert_int_equal(c.status, 200);
+            assert_string_equal(c.body.ptr, want.ptr);
+            client_release(&c);
+            replica_close(&rig.replicas[0]);
+            rig.replicas[0].server = NULL;
+        }
+    }
+    assert_int_equal(stats().errors, 0);
+    /* half an event is none: nothing is put behind it, and no client takes it for the end */
+    struct client c;
+    rig_replicas(1, STREAM);
+    client_start(&c, "POST", CHAT, STR(STREAM_BODY));
+    WAIT(rig.replicas[0].x);
+    replica_event(&rig.replicas[0], "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choi");
+    replica_end(&rig.replicas[0]);
+    WAIT(c.done);
+    assert_true(c.failed);
+    assert_string_equal(c.body.ptr, "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choi");
+    client_release(&c);
+    assert_int_equal(stats().errors, 1);
+}
+
+/* What is read on its way is not asked for in an encoding; what comes in one all the same passes unread. */
+static void encoded_streams(void **state)
+{
+    (void)state;
+    static const char head[] = "POST " CHAT " HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip, br\r\nConnection: close\r\nContent-Length: ";
+    struct client c;
+    base_autobuf struct buf ask_stream = BUF_INIT(4096);
+    rig_replicas(1, ECHO);
+    for (int stream = 0; stream < 2; stream++) {
+        const char *body = stream ? STREAM_BODY : "{\"model\":\"m\"}";
+        buf_clear(&ask_stream);
+        buf_addf(&ask_stream, "%s%zu\r\n\r\n%s", head, strlen(body), body);
+        raw_start(&c, ask_stream.ptr);
+        WAIT(c.done);
+        assert_int_equal(contains(&rig.replicas[0].fields, "Accept-Encoding"), !stream);
+        client_release(&c);
+    }
+    replica_close(&rig.replicas[0]);
+    rig.replicas[0].server = NULL;
+    static const char bytes[] = "\x1f\x8b\x08 no text \xff";
+    struct bare b;
+    base_autobuf struct buf reply = BUF_INIT(4096);
+    buf_addf(&reply, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\nContent-Length: %zu\r\n\r\n%s", sizeof bytes - 1, bytes);
+    bare_open(&b, reply.ptr, true, false);
+    rig_config((uint16_t[]){b.port}, 1, 0, 2);
+    client_start(&c, "POST", CHAT, STR(STREAM_BODY));
+    WAIT(c.done);
+    assert_int_equal(c.status, 200);
+    assert_false(c.failed);
+    assert_true(has_line(&c.fields, "Content-Encoding: gzip"));
+    assert_string_equal(c.body.ptr, bytes);
+    assert_int_equal(stats().errors, 0);
+    assert_int_equal(stats().retries, 0);
+    client_release(&c);
+    bare_close(&b);
+}
+
 /* ---- signs of life -------------------------------------------------------------------------------------------- */
 
 static void signs_of_life(void **state)
@@ -395,6 +471,8 @@ int main(void)
         RIG_TEST(knows_over_a_restart),
         RIG_TEST(dies_before_content),
         RIG_TEST(dies_after_content),
+        RIG_TEST(last_event_without_its_empty_line),
+        RIG_TEST(encoded_streams),
         RIG_TEST(signs_of_life),
         RIG_TEST(moves_after_signs_of_life),
         RIG_TEST(hanging_replica_is_left),
