@@ -128,7 +128,7 @@ static void sort(struct doctor_finding *list, size_t n, struct doctor_finding *o
 
 static int judge(struct doctor *d, struct err *err)
 {
-    static void (*const judges[])(struct doctor *d) = {cards_judge, ways_judge, log_judge, inventory_judge, host_judge, account_judge, podman_judge, runtime_judge};
+    static void (*const judges[])(struct doctor *d) = {cards_judge, ways_judge, log_judge, inventory_judge, host_judge, account_judge, podman_judge, firewall_judge, runtime_judge};
     int r = hw_read(d->reader, &d->r->hw, err);
     if (r < 0)
         return r;

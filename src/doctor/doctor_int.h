@@ -9,6 +9,7 @@
  *   host.c        limits, swap, huge pages, cgroups, command line
  *   account.c     what an account needs without root: ranges of ids, delegation, linger, boot
  *   podman.c      `podman info`
+ *   firewall.c    whether berth's own probes get through
  *   runtime.c     files of ROCm's libraries for the cards
  *   inventory.c   the fleet file against the cards; write.c: the cards into the fleet file
  *   collective.c  proofs in the ledger
@@ -68,6 +69,7 @@ void inventory_judge(struct doctor *d);
 void host_judge(struct doctor *d);
 void account_judge(struct doctor *d);
 void podman_judge(struct doctor *d);
+void firewall_judge(struct doctor *d);
 void runtime_judge(struct doctor *d);
 
 /* ---- klog.c ---- */

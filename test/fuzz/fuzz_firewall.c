@@ -2,7 +2,7 @@
  *
  * Rules of a firewall: whatever is read answers every question, within its steps, with a line of the text when something stops.
  */
-#include <check/firewall_int.h>
+#include <firewall/firewall.h>
 
 #include <stdlib.h>
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include <check/check_int.h>
-#include <check/firewall_int.h>
+#include <firewall/firewall.h>
 #include <client/client.h>
 #include <errno.h>
 #include <stdlib.h>

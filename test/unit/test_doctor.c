@@ -414,13 +414,61 @@ static void what_a_test_printed(void **state)
     }
 }
 
+/* ---- the firewall -------------------------------------------------------------------------------------------- */
+
+static struct doctor_report *look_behind(const char *file, const char *rules, bool wide)
+{
+    struct err err;
+    struct fleet *f = NULL;
+    struct buf text = BUF_INIT(4096);
+    put(file, rules);
+    buf_addf(&text, "version: 1\nname: home\nruntimes:\n  own: {engine: generic, source: system}\nservices:\n  s: {runtime: own, port: 7770, command: [serve]}\nrouter: {listen: \"%s:8080\"%s}\n", wide ? "10.0.0.7" : "127.0.0.1",
+             wide ? ", keys-file: /etc/berth/keys" : "");
+    if (fleet_parse(buf_str(&text), "fleet.yaml", &known, &f, &err) < 0)
+        fail_msg("%s", err.text);
+    buf_release(&text);
+    struct doctor_report *r = look_with(f, NULL);
+    fleet_free(f);
+    return r;
+}
+
+static void firewalls(void **state)
+{
+    (void)state;
+    unpack("bare");
+    struct doctor_report *r = look_with(NULL, NULL);
+    assert_null(find(r, "firewall", "here", ""));
+    doctor_free(r);
+    r = look_behind("nft", "table inet f {\n\tchain input {\n\t\ttype filter hook input priority filter; policy drop;\n\t\tiif \"lo\" accept\n\t\tip saddr 10.0.0.0/8 tcp dport 8080 accept\n\t}\n}\n", true);
+    has(r, DOCTOR_NOTE, "firewall", "port 8080", "what asks the router from elsewhere passes line");
+    assert_null(find(r, "firewall", "port 7770", ""));
+    doctor_free(r);
+    r = look_behind("nft", "table inet f {\n\tchain input {\n\t\ttype filter hook input priority filter; policy drop;\n\t\tiif \"eth0\" accept\n\t\ttcp dport 22 accept\n\t}\n}\n", true);
+    has(r, DOCTOR_BAD, "firewall", "port 7770", "the probe of service 's' is stopped by line 2 of nft");
+    has(r, DOCTOR_BAD, "firewall", "port 8080", "what asks the router from here is stopped by line 2 of nft");
+    doctor_free(r);
+    r = look_behind("nft", "", false);
+    has(r, DOCTOR_OK, "firewall", "here", "2 ways through nft");
+    doctor_free(r);
+    r = look_behind("nft", "table inet f {\n\tchain input {\n", false);
+    has(r, DOCTOR_NOTE, "firewall", "here", "its rules cannot be judged");
+    doctor_free(r);
+    char path[96];
+    snprintf(path, sizeof path, "%s/nft", folder);
+    assert_int_equal(unlink(path), 0);
+    r = look_behind("iptables-save", "*filter\n:INPUT DROP [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n-A INPUT -p tcp -m tcp --dport 8080 -j ACCEPT\nCOMMIT\n", true);
+    has(r, DOCTOR_BAD, "firewall", "port 7770", "the probe of service 's' is stopped by line 2 of iptables-save");
+    assert_null(find(r, "firewall", "port 8080", ""));
+    doctor_free(r);
+}
+
 #define CASE(f) cmocka_unit_test_setup_teardown(f, make_folder, remove_folder)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         CASE(behind_the_chipset), CASE(several_cards_behind_an_iommu), CASE(a_riser), CASE(a_riser_at_rest), CASE(no_atomics), CASE(a_shared_pool), CASE(a_pool_of_half_the_ram), CASE(a_card_that_fell_off), CASE(a_virtual_machine),
-        CASE(drivers), CASE(accelerators_of_others), CASE(as_declared), CASE(drift), CASE(proofs), CASE(measurements_of_other_hardware), cmocka_unit_test(what_a_test_printed),
+        CASE(drivers), CASE(accelerators_of_others), CASE(as_declared), CASE(drift), CASE(proofs), CASE(measurements_of_other_hardware), CASE(firewalls), cmocka_unit_test(what_a_test_printed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

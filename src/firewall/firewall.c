@@ -3,7 +3,7 @@
  * Asking a firewall: a probe walks the base chains of the input hook, and for one from the host itself of the output hook too. Every chain of a hook has its say; one that stops is enough. Both languages come to the same
  * matches: interface, address, protocol, port, state of the connection.
  */
-#include "firewall_int.h"
+#include "firewall.h"
 
 #include <errno.h>
 #include <stdlib.h>

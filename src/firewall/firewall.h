@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Rules of a firewall as nft or iptables-save print them, asked whether a connection gets through. Text comes from outside: bounded, never trusted. What a rule's words say that is not understood here may match or not, so the
+ * firewall: rules of a machine as nft or iptables-save print them, asked whether a connection gets through. Text comes from outside: bounded, never trusted. What a rule's words say that is not understood here may match or not, so the
  * answer is a set: both bits mean that it cannot be told.
  */
 #pragma once
@@ -42,3 +42,6 @@ struct firewall_probe {
 };
 /* FIREWALL_ bits; *ret_line: where the first rule or policy stands that stops it. */
 unsigned firewall_ask(const struct firewall *f, const struct firewall_probe *p, unsigned *ret_line);
+
+/* The rules of this machine into out (at most its ceiling), and the program that printed them. 1: none of the programs is here. Negative, with why: one is and does not say them. Needs root and the main thread. */
+int firewall_read(struct buf *out, const char **ret_program, struct err *err) BASE_MUST_USE;

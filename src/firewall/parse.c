@@ -3,7 +3,7 @@
  * Text of rules to chains: what `nft list ruleset` prints, a block for each table and chain with one rule in each line, and what `iptables-save` prints, a line for each chain and each rule. Sets, maps and everything else that
  * is no chain is passed over by counting braces.
  */
-#include "firewall_int.h"
+#include "firewall.h"
 
 #include <errno.h>
 #include <string.h>
