@@ -46,27 +46,22 @@ bool json_get_bool(json_val obj, const char *key);
  * value's bytes in text, quotes included. With the key twice the last one counts, as most readers have it; for that the text is walked to its end. -ENOENT; -EBADMSG when text is not an object
  * or ends early. */
 int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *ret_len, struct err *err) BASE_MUST_USE;
-/* Long strings that were walked over, and where they end: who walks through a text and then through its parts goes through each of them once. Begins zeroed; good for one text, as long as that stays as it is. */
-#define JSON_LONG_BYTES 4096 /* a shorter string is quicker walked over than looked for */
-#define JSON_LONGS_MAX 32    /* those that come first; the others are walked over each time */
-struct json_longs {
-    size_t n;
-    struct {
-        const char *begin, *end;
-    } list[JSON_LONGS_MAX];
-};
-/* Walks the members of the object or the elements of the array that text is, as json_scan_member does; of nested ones each value can be walked in turn. The members are private. */
+/* Walks the members of an object or the elements of an array, each of which is taken whole, or entered, or left alone, so that one pass goes through all of a text. The members are private. */
 struct json_walk {
     struct str text;
     size_t at;
     char close;
-    bool later;
-    struct json_longs *longs; /* NULL: none are kept */
+    bool later, waits; /* waits: a value begins at `at` */
 };
-/* longs may be NULL. -EBADMSG unless text begins with '{' or '['. */
-int json_walk_begin(struct json_walk *w, struct str text, struct json_longs *longs) BASE_MUST_USE;
-/* 1: *ret_key is the key's token with its quotes (empty in an array) and *ret_value the value's text; 0: that was all; -EBADMSG: text is malformed or ends early. */
-int json_walk_next(struct json_walk *w, struct str *ret_key, struct str *ret_value) BASE_MUST_USE;
+/* -EBADMSG unless text begins with '{' or '['. What follows its end is not looked at. */
+int json_walk_begin(struct json_walk *w, struct str text) BASE_MUST_USE;
+/* 1: *ret_key is the next key's token with its quotes (empty in an array), and its value can be had; 0: that was all; -EBADMSG: text is malformed or ends early. */
+int json_walk_next(struct json_walk *w, struct str *ret_key) BASE_MUST_USE;
+/* After a 1: what the value begins with; then its text, -EBADMSG as above, or, when it begins with '{' or '[', a walk through it, after whose 0, and not otherwise, comes json_walk_leave. Or neither. */
+char json_walk_peek(const struct json_walk *w);
+int json_walk_value(struct json_walk *w, struct str *ret_value) BASE_MUST_USE;
+void json_walk_enter(const struct json_walk *w, struct json_walk *ret_inner);
+void json_walk_leave(struct json_walk *w, const struct json_walk *inner);
 /* The text of a JSON string token (with its quotes), unescaped into out. -EBADMSG. */
 int json_scan_string(struct str token, struct buf *out, struct err *err) BASE_MUST_USE;
 

@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: MIT
  *
- * Finding one member at the top level of a JSON object without building anything: one pass, no allocation but for a key that is written with escapes. Values are skipped by counting brackets outside strings; what
- * is inside them is the reader's business who gets the whole text later. A text that is no object, or that ends inside a value, is refused.
+ * Finding members of a JSON object without building anything: no allocation but for a key that is written with escapes. Values are skipped by counting brackets outside strings; what is inside them is the
+ * reader's business who gets the whole text later. A text that is no object, or that ends inside a value, is refused.
+ *
+ * What is skipped is looked at in blocks of 64 bytes, a bit for each: which bytes are quotes, backslashes and brackets is asked for all of them at once, and what follows from it (which quotes are escaped,
+ * what lies between quotes) is arithmetic on whole words. So a text costs about the same whatever is in it.
  */
 #include <conf/conf.h>
 
 #include <errno.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#define BLOCK 64
 
 struct scan {
     struct str text;
     size_t at;
-    struct json_longs *longs;
 };
 
 static void skip_space(struct scan *s)
@@ -29,83 +36,146 @@ static char peek(const struct scan *s)
     return s->at < s->text.len ? s->text.ptr[s->at] : '\0';
 }
 
-/* Over a string that was walked over before. */
-static bool skip_known(struct scan *s)
+/* ---- blocks --------------------------------------------------------------------------------------------- */
+
+/* Which of 64 bytes are c once `fold` is set in them: '{' and '[', and '}' and ']', differ in one bit. */
+static uint64_t find_all(const char *p, char fold, char c)
 {
-    const char *begin = s->text.ptr + s->at;
-    for (size_t i = 0; i < s->longs->n; i++)
-        if (s->longs->list[i].begin == begin && (size_t)(s->longs->list[i].end - begin) <= s->text.len - s->at) {
-            s->at += (size_t)(s->longs->list[i].end - begin);
+    uint64_t found = 0;
+#ifdef __SSE2__
+    for (unsigned i = 0; i < BLOCK; i += 16) {
+        __m128i bytes = _mm_or_si128(_mm_loadu_si128((const __m128i *)(const void *)(p + i)), _mm_set1_epi8(fold));
+        found |= (uint64_t)(unsigned)_mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(c))) << i;
+    }
+#else
+    for (unsigned i = 0; i < BLOCK; i++)
+        found |= (uint64_t)((p[i] | fold) == c) << i;
+#endif
+    return found;
+}
+
+/* The block here; near the end of the text a copy of what is left, with zeroes behind. */
+static const char *block_at(const struct scan *s, char scratch[BLOCK])
+{
+    size_t left = s->text.len - s->at;
+    if (left >= BLOCK)
+        return s->text.ptr + s->at;
+    memset(scratch, 0, BLOCK);
+    memcpy(scratch, s->text.ptr + s->at, left);
+    return scratch;
+}
+
+/* The quotes that no backslash escapes. *carry: the first byte is escaped by the block before; then, whether this one escapes the next one's. Runs of backslashes are told apart by whether they begin at an even or an odd
+ * place: adding such a beginning to its run carries to the place behind it. */
+static uint64_t live_quotes(uint64_t quotes, uint64_t slashes, uint64_t *carry)
+{
+    const uint64_t even = 0x5555555555555555u;
+    uint64_t sum, first = *carry;
+    if (!(slashes | first))
+        return quotes;
+    slashes &= ~first;
+    uint64_t follows = slashes << 1 | first, odd_starts = slashes & ~even & ~follows;
+    *carry = __builtin_add_overflow(odd_starts, slashes, &sum);
+    return quotes & ~((even ^ sum << 1) & follows);
+}
+
+/* Within a long string: nothing before the next quote matters but the backslashes at its end. */
+static void leap(struct scan *s)
+{
+    if (s->at >= s->text.len)
+        return;
+    const char *quote = memchr(s->text.ptr + s->at, '"', s->text.len - s->at);
+    size_t to = quote ? (size_t)(quote - s->text.ptr) : s->text.len;
+    if (to - s->at < BLOCK)
+        return;
+    while (to > s->at && s->text.ptr[to - 1] == '\\')
+        to--;
+    s->at = to;
+}
+
+/* Over a string that begins here. */
+static bool skip_string(struct scan *s)
+{
+    char scratch[BLOCK];
+    uint64_t carry = 0;
+    s->at++;
+    while (s->at < s->text.len) {
+        const char *p = block_at(s, scratch);
+        uint64_t quotes = find_all(p, 0, '"'), live = live_quotes(quotes, find_all(p, 0, '\\'), &carry);
+        if (live) {
+            s->at += (size_t)__builtin_ctzll(live) + 1;
             return true;
         }
+        s->at += BLOCK;
+        if (!quotes && !carry)
+            leap(s);
+    }
     return false;
 }
 
-static void note_long(const struct scan *s, size_t begin)
+/* Every bit becomes the parity of itself and those below: what lies between quotes, with the first of each pair. */
+static uint64_t between(uint64_t quotes)
 {
-    struct json_longs *l = s->longs;
-    if (l->n == JSON_LONGS_MAX)
-        return;
-    l->list[l->n].begin = s->text.ptr + begin;
-    l->list[l->n++].end = s->text.ptr + s->at;
+    for (unsigned shift = 1; shift < BLOCK; shift *= 2)
+        quotes ^= quotes << shift;
+    return quotes;
 }
 
-/* Over a string that begins here: to the first quote with an even number of backslashes before it. */
-static bool skip_string(struct scan *s)
+/* Over an object or array that begins here. */
+static bool skip_nest(struct scan *s)
 {
-    if (s->longs && skip_known(s))
-        return true;
-    size_t start = ++s->at;
-    for (;;) {
-        const char *quote = s->at < s->text.len ? memchr(s->text.ptr + s->at, '"', s->text.len - s->at) : NULL;
-        if (!quote)
-            return false;
-        size_t end = (size_t)(quote - s->text.ptr), slashes = 0;
-        while (end - slashes > start && s->text.ptr[end - slashes - 1] == '\\')
-            slashes++;
-        s->at = end + 1;
-        if (slashes % 2)
+    char scratch[BLOCK];
+    size_t depth = 0;
+    uint64_t carry = 0, inside = 0; /* all ones: the block begins in a string */
+    while (s->at < s->text.len) {
+        const char *p = block_at(s, scratch);
+        uint64_t quotes = find_all(p, 0, '"'), slashes = find_all(p, 0, '\\');
+        if (inside && !quotes && !slashes && !carry) {
+            s->at += BLOCK;
+            leap(s);
             continue;
-        if (s->longs && s->at - start > JSON_LONG_BYTES)
-            note_long(s, start - 1);
-        return true;
+        }
+        uint64_t strings = between(live_quotes(quotes, slashes, &carry)) ^ inside;
+        uint64_t open = find_all(p, 0x20, '{') & ~strings, close = find_all(p, 0x20, '}') & ~strings;
+        inside = (uint64_t)0 - (strings >> (BLOCK - 1));
+        if ((size_t)__builtin_popcountll(close) < depth) {
+            depth += (size_t)__builtin_popcountll(open);
+            depth -= (size_t)__builtin_popcountll(close);
+            s->at += BLOCK;
+            continue;
+        }
+        for (uint64_t both = open | close; both; both &= both - 1) {
+            uint64_t bit = both & -both;
+            if (bit & open) {
+                depth++;
+            } else if (--depth == 0) {
+                s->at += (size_t)__builtin_ctzll(bit) + 1;
+                return true;
+            }
+        }
+        s->at += BLOCK;
     }
+    return false;
 }
 
 /* Over one value of any kind, up to what follows it. */
 static bool skip_value(struct scan *s)
 {
-    size_t depth = 0, start = s->at;
-    while (s->at < s->text.len) {
+    size_t start = s->at;
+    for (; s->at < s->text.len; s->at++)
         switch (s->text.ptr[s->at]) {
         case '"':
-            if (!skip_string(s))
-                return false;
-            if (depth == 0)
-                return true;
-            break;
+            return skip_string(s);
         case '{':
         case '[':
-            depth++;
-            s->at++;
-            break;
+            return skip_nest(s);
         case '}':
         case ']':
-            if (depth == 0)
-                return s->at > start;
-            s->at++;
-            if (--depth == 0)
-                return true;
-            break;
         case ',':
-            if (depth == 0)
-                return s->at > start;
-            s->at++;
-            break;
+            return s->at > start;
         default:
-            s->at++;
+            break;
         }
-    }
     return false;
 }
 
@@ -169,22 +239,28 @@ int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *
     return 0;
 }
 
-int json_walk_begin(struct json_walk *w, struct str text, struct json_longs *longs)
+/* ---- walking -------------------------------------------------------------------------------------------- */
+
+int json_walk_begin(struct json_walk *w, struct str text)
 {
     struct scan s = {.text = text};
     skip_space(&s);
     char open = peek(&s);
     if (open != '{' && open != '[')
         return -EBADMSG;
-    *w = (struct json_walk){.text = text, .at = s.at + 1, .close = open == '{' ? '}' : ']', .longs = longs};
+    *w = (struct json_walk){.text = text, .at = s.at + 1, .close = open == '{' ? '}' : ']'};
     return 0;
 }
 
-int json_walk_next(struct json_walk *w, struct str *ret_key, struct str *ret_value)
+int json_walk_next(struct json_walk *w, struct str *ret_key)
 {
-    struct scan s = {.text = w->text, .at = w->at, .longs = w->longs};
+    struct scan s = {.text = w->text, .at = w->at};
+    if (w->waits && !skip_value(&s))
+        return -EBADMSG;
     skip_space(&s);
-    if (peek(&s) == w->close && s.at < s.text.len)
+    w->waits = false;
+    w->at = s.at;
+    if (peek(&s) == w->close)
         return 0;
     if (w->later) {
         if (peek(&s) != ',')
@@ -204,14 +280,40 @@ int json_walk_next(struct json_walk *w, struct str *ret_key, struct str *ret_val
         s.at++;
         skip_space(&s);
     }
-    size_t from = s.at;
-    if (!skip_value(&s))
+    char c = peek(&s);
+    if (!c || c == ',' || c == '}' || c == ']')
         return -EBADMSG;
     w->at = s.at;
-    w->later = true;
+    w->later = w->waits = true;
     *ret_key = key;
-    *ret_value = str_trim((struct str){s.text.ptr + from, s.at - from});
     return 1;
+}
+
+char json_walk_peek(const struct json_walk *w)
+{
+    return w->text.ptr[w->at];
+}
+
+int json_walk_value(struct json_walk *w, struct str *ret_value)
+{
+    struct scan s = {.text = w->text, .at = w->at};
+    if (!skip_value(&s))
+        return -EBADMSG;
+    *ret_value = str_trim((struct str){s.text.ptr + w->at, s.at - w->at});
+    w->at = s.at;
+    w->waits = false;
+    return 0;
+}
+
+void json_walk_enter(const struct json_walk *w, struct json_walk *ret_inner)
+{
+    *ret_inner = (struct json_walk){.text = w->text, .at = w->at + 1, .close = json_walk_peek(w) == '{' ? '}' : ']'};
+}
+
+void json_walk_leave(struct json_walk *w, const struct json_walk *inner)
+{
+    w->at = inner->at + 1;
+    w->waits = false;
 }
 
 int json_scan_string(struct str token, struct buf *out, struct err *err)

@@ -93,10 +93,9 @@ int proxy_body_end(struct proxy_body *b)
     return rc < 0 ? rc : 1;
 }
 
-int proxy_body_map(struct proxy_body *b)
+void proxy_body_map(struct proxy_body *b)
 {
     b->map = b->file ? proxy_file_map(b->file) : NULL;
-    return proxy_body_reach(b, proxy_body_text(b));
 }
 
 int proxy_body_reach(const struct proxy_body *b, struct str part)
@@ -132,14 +131,25 @@ void proxy_body_rest(struct proxy_body *b)
     b->given = 0;
 }
 
-void proxy_body_drop(struct proxy *p, struct proxy_body *b)
+void proxy_body_forget(struct proxy *p, struct proxy_body *b)
 {
     if (b->file)
         p->spilled -= b->len;
     else
         p->bodies -= b->mem.len;
+    proxy_file_forget(b->file);
+}
+
+void proxy_body_release(struct proxy_body *b)
+{
     b->map = NULL;
     b->file = proxy_file_drop(b->file);
     b->len = b->given = 0;
     buf_release(&b->mem);
+}
+
+void proxy_body_drop(struct proxy *p, struct proxy_body *b)
+{
+    proxy_body_forget(p, b);
+    proxy_body_release(b);
 }

@@ -188,12 +188,19 @@ char *proxy_file_map(const struct proxy_file *f)
     return f->work ? NULL : f->map;
 }
 
+void proxy_file_forget(struct proxy_file *f)
+{
+    if (!f || !f->request)
+        return;
+    f->request->proxy->bodies -= f->flight.len + f->wait.len;
+    f->request = NULL;
+}
+
 struct proxy_file *proxy_file_drop(struct proxy_file *f)
 {
     if (!f)
         return NULL;
-    f->request->proxy->bodies -= f->flight.len + f->wait.len;
-    f->request = NULL;
+    proxy_file_forget(f);
     buf_release(&f->wait);
     if (f->work)
         net_work_cancel(f->work);

@@ -10,16 +10,6 @@
 
 /* ---- the request's body ------------------------------------------------------------------------------------ */
 
-/* Where the first member of the body's object begins; 0 when it has none. */
-static size_t first_member(struct str body)
-{
-    ptrdiff_t open = str_find_char(body, '{');
-    size_t at = open < 0 ? body.len : (size_t)open + 1;
-    while (at < body.len && (body.ptr[at] == ' ' || body.ptr[at] == '\t' || body.ptr[at] == '\r' || body.ptr[at] == '\n'))
-        at++;
-    return at < body.len && body.ptr[at] == '"' ? at : 0;
-}
-
 /* The model's name as this replica wants it, quoted. */
 static struct str quote(struct proxy_request *r, const char *served)
 {
@@ -228,14 +218,12 @@ void proxy_forward_admit(struct proxy_request *r)
 }
 
 /* Who may have it, and what it is part of. */
-static int make_ticket(struct proxy_request *r)
+static int make_ticket(struct proxy_request *r, struct place_identity *id)
 {
-    struct place_identity *id = &r->lane->id;
     const struct http_head *head = httpio_exchange_head(r->x);
     const struct proxy_endpoint *e = r->endpoint;
     struct sched_ticket *t = &r->ticket;
-    place_identify(http_target_path(head->target), head, proxy_body_text(&r->body), &r->config->names, r->proxy->seed, id);
-    r->dialect = id->dialect;
+    place_name(head, &r->config->names, r->proxy->seed, id);
     r->stream = id->stream && id->dialect != PLACE_BATCH;
     *t = (struct sched_ticket){.policy = e->policy, .group = e->group, .hint = id->hint, .flow = id->flow, .owner = r->key ? place_hash(r->proxy->seed, str_of(r->key)) : 0, .tokens = id->tokens, .leased = id->dialect != PLACE_OTHER, .pinned = id->pinned, .seq = r->number,
                                .slot = AFFINITY_NO_SLOT};
@@ -250,23 +238,25 @@ static int make_ticket(struct proxy_request *r)
         memcpy(r->chain, id->chain, id->n * sizeof *r->chain);
     t->chain = r->chain;
     t->n_chain = id->n;
-    r->member_off = first_member(proxy_body_text(&r->body));
     see_is(r->proxy->see, r->page, &(struct see_named){.endpoint = e->name, .key = r->key, .api = place_dialect_name(id->dialect), .conversation = id->hint ? id->hint : id->n ? id->chain[0] : 0,
                                                 .prompt_tokens = id->dialect == PLACE_OTHER ? 0 : id->tokens, .stream = r->stream}, r->sent_ms);
     return 0;
 }
 
-void proxy_forward(struct proxy_request *r)
+void proxy_forward(struct proxy_request *r, struct proxy_look *k)
 {
     r->sent_ms = net_loop_now_ms(r->lane->loop);
-    if (make_ticket(r) < 0) {
+    r->form = k->form;
+    r->model_off = k->model_off;
+    r->model_len = k->model_len;
+    r->member_off = k->member_off;
+    if (make_ticket(r, &k->id) < 0) {
         proxy_request_fail(r, 503, "out of memory");
         return;
     }
     if (r->stream)
         proxy_stream_add(r);
-    proxy_join_identify(r);
-    proxy_body_rest(&r->body);
+    proxy_join_identify(r, k);
     if (!proxy_join(r))
         enter(r);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What a request is part of. One pass over the body without a tree. What clients change from turn to turn in messages that they send again is left out of the hashes: white space between
+ * What a request is part of. Two passes over the body without a tree: one for what its object has, one through the messages. What clients change from turn to turn in messages that they send again is left out of the hashes: white space between
  * tokens, "cache_control" marks, and whether a text is a string or a list of one part.
  */
 #include "place_int.h"
@@ -27,25 +27,60 @@ static uint64_t fold(uint64_t a, uint64_t b)
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
+#define STRIPE 64 /* four at once: each alone waits for its own multiplication */
+
+static uint64_t word(const char *p)
+{
+    uint64_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static uint64_t half(const char *p)
+{
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+static uint64_t two_words(const char *p, uint64_t seed, uint64_t h, uint64_t k1, uint64_t k2)
+{
+    return fold(word(p) ^ k1 ^ h, word(p + 8) ^ k2 ^ seed);
+}
+
+/* Fewer than 16 bytes as two words, which may overlap: how many they are is in the hash already. */
+static uint64_t rest_words(struct str s, uint64_t seed, uint64_t h, uint64_t k1, uint64_t k2)
+{
+    uint64_t a = 0, b = 0;
+    if (s.len >= 8) {
+        a = word(s.ptr);
+        b = word(s.ptr + s.len - 8);
+    } else if (s.len >= 4) {
+        a = half(s.ptr);
+        b = half(s.ptr + s.len - 4);
+    } else if (s.len) {
+        a = (unsigned char)s.ptr[0] | (uint64_t)(unsigned char)s.ptr[s.len / 2] << 8 | (uint64_t)(unsigned char)s.ptr[s.len - 1] << 16;
+    }
+    return fold(a ^ k1 ^ h, b ^ k2 ^ seed);
+}
+
 uint64_t place_hash(uint64_t seed, struct str s)
 {
-    const uint64_t k1 = 0x9e3779b97f4a7c15u, k2 = 0xd6e8feb86659fd93u;
+    const uint64_t k1 = 0x9e3779b97f4a7c15u, k2 = 0xd6e8feb86659fd93u, k3 = 0xa0761d6478bd642fu, k4 = 0xe7037ed1a0b428dbu;
     uint64_t h = fold(seed ^ k1, s.len ^ k2);
-    while (s.len >= 16) {
-        uint64_t a, b;
-        memcpy(&a, s.ptr, 8);
-        memcpy(&b, s.ptr + 8, 8);
-        h = fold(a ^ k1 ^ h, b ^ k2 ^ seed);
-        s.ptr += 16;
-        s.len -= 16;
+    if (s.len >= STRIPE) {
+        uint64_t h2 = h, h3 = h, h4 = h;
+        for (; s.len >= STRIPE; s.ptr += STRIPE, s.len -= STRIPE) {
+            h = two_words(s.ptr, seed, h, k1, k2);
+            h2 = two_words(s.ptr + 16, seed, h2, k2, k3);
+            h3 = two_words(s.ptr + 32, seed, h3, k3, k4);
+            h4 = two_words(s.ptr + 48, seed, h4, k4, k1);
+        }
+        h = fold(fold(fold(h ^ k1, h2 ^ k2) ^ k3, h3 ^ k4) ^ k1, h4 ^ seed);
     }
-    unsigned char rest[16] = {0};
-    if (s.len)
-        memcpy(rest, s.ptr, s.len);
-    uint64_t a, b;
-    memcpy(&a, rest, 8);
-    memcpy(&b, rest + 8, 8);
-    h = fold(fold(a ^ k1 ^ h, b ^ k2 ^ seed) ^ k2, k1 ^ seed);
+    for (; s.len >= 16; s.ptr += 16, s.len -= 16)
+        h = two_words(s.ptr, seed, h, k1, k2);
+    h = fold(rest_words(s, seed, h, k1, k2) ^ k2, k1 ^ seed);
     return h ? h : 1; /* 0 means none */
 }
 
@@ -54,52 +89,107 @@ static bool key_is(struct str token, const char *key)
     return token.len == strlen(key) + 2 && memcmp(token.ptr + 1, key, token.len - 2) == 0;
 }
 
-/* The value of a member of an object's text; empty when there is none. */
-static struct str member(struct json_longs *longs, struct str object, const char *key)
+/* The functions below take the value at which a walk stands into a hash: 0, or -EBADMSG where the text is broken. One pass goes through all of a message. */
+
+static int hash_value(struct json_walk *w, uint64_t *h, unsigned depth);
+
+static int hash_whole(struct json_walk *w, uint64_t *h)
 {
-    struct json_walk w;
-    struct str k, v;
-    if (json_walk_begin(&w, object, longs) == 0 && w.close == '}')
-        while (json_walk_next(&w, &k, &v) == 1)
-            if (key_is(k, key))
-                return v;
-    return (struct str){0};
+    struct str v;
+    int rc = json_walk_value(w, &v);
+    if (rc == 0)
+        *h = place_hash(*h, v);
+    return rc;
 }
 
-static uint64_t hash_value(struct json_longs *longs, uint64_t seed, struct str v, unsigned depth);
+/* To the end of an object of which nothing more is wanted. */
+static int pass_rest(struct json_walk *w)
+{
+    struct str key;
+    int rc;
+    while ((rc = json_walk_next(w, &key)) == 1)
+        ;
+    return rc;
+}
 
 /* A part of a message; a text counts by itself, whatever it is wrapped in. */
-static uint64_t hash_part(struct json_longs *longs, uint64_t seed, struct str part, unsigned depth)
+static int hash_part(struct json_walk *w, uint64_t *h, unsigned depth)
 {
-    struct str text = member(longs, part, "text");
-    return text.len && text.ptr[0] == '"' ? place_hash(seed, text) : hash_value(longs, seed, part, depth);
-}
-
-static uint64_t hash_content(struct json_longs *longs, uint64_t seed, struct str v, unsigned depth)
-{
-    struct json_walk w;
-    struct str k, part;
-    if (v.len == 0 || v.ptr[0] != '[' || json_walk_begin(&w, v, longs) < 0)
-        return place_hash(seed, v);
-    while (json_walk_next(&w, &k, &part) == 1)
-        seed = hash_part(longs, seed, part, depth + 1);
-    return seed;
-}
-
-static uint64_t hash_value(struct json_longs *longs, uint64_t seed, struct str v, unsigned depth)
-{
-    struct json_walk w;
-    struct str k, child;
-    if (depth >= DEPTH_MAX || json_walk_begin(&w, v, longs) < 0)
-        return place_hash(seed, v);
-    seed = place_hash(seed, (struct str){&w.close, 1});
-    while (json_walk_next(&w, &k, &child) == 1) {
-        if (key_is(k, "cache_control"))
+    if (json_walk_peek(w) != '{' || depth >= DEPTH_MAX)
+        return hash_value(w, h, depth);
+    struct json_walk in;
+    struct str key;
+    uint64_t whole = place_hash(*h, STR("}"));
+    int rc;
+    json_walk_enter(w, &in);
+    while ((rc = json_walk_next(&in, &key)) == 1) {
+        if (key_is(key, "text") && json_walk_peek(&in) == '"') {
+            rc = hash_whole(&in, h);
+            whole = *h;
+            rc = rc < 0 ? rc : pass_rest(&in);
+            break;
+        }
+        if (key_is(key, "cache_control"))
             continue;
-        seed = place_hash(seed, k);
-        seed = key_is(k, "content") ? hash_content(longs, seed, child, depth + 1) : hash_value(longs, seed, child, depth + 1);
+        whole = place_hash(whole, key);
+        rc = hash_value(&in, &whole, depth + 1);
+        if (rc < 0)
+            return rc;
     }
-    return seed;
+    if (rc < 0)
+        return rc;
+    *h = whole;
+    json_walk_leave(w, &in);
+    return 0;
+}
+
+static int hash_content(struct json_walk *w, uint64_t *h, unsigned depth)
+{
+    struct json_walk in;
+    struct str key;
+    int rc;
+    if (json_walk_peek(w) != '[')
+        return hash_whole(w, h);
+    json_walk_enter(w, &in);
+    while ((rc = json_walk_next(&in, &key)) == 1 && (rc = hash_part(&in, h, depth + 1)) == 0)
+        ;
+    if (rc == 0)
+        json_walk_leave(w, &in);
+    return rc;
+}
+
+/* ret_role: the value of "role", or NULL. */
+static int hash_members(struct json_walk *w, uint64_t *h, unsigned depth, struct str *ret_role)
+{
+    struct json_walk in;
+    struct str key;
+    int rc;
+    json_walk_enter(w, &in);
+    *h = place_hash(*h, (struct str){&in.close, 1});
+    while ((rc = json_walk_next(&in, &key)) == 1) {
+        if (key_is(key, "cache_control"))
+            continue;
+        *h = place_hash(*h, key);
+        if (ret_role && key_is(key, "role")) {
+            rc = json_walk_value(&in, ret_role);
+            *h = rc < 0 ? *h : place_hash(*h, *ret_role);
+        } else if (key_is(key, "content")) {
+            rc = hash_content(&in, h, depth + 1);
+        } else {
+            rc = hash_value(&in, h, depth + 1);
+        }
+        if (rc < 0)
+            return rc;
+    }
+    if (rc == 0)
+        json_walk_leave(w, &in);
+    return rc;
+}
+
+static int hash_value(struct json_walk *w, uint64_t *h, unsigned depth)
+{
+    char c = json_walk_peek(w);
+    return depth >= DEPTH_MAX || (c != '{' && c != '[') ? hash_whole(w, h) : hash_members(w, h, depth, NULL);
 }
 
 /* ---- what a body says -------------------------------------------------------------------------------------- */
@@ -108,7 +198,7 @@ struct body {
     struct str messages, system, tools, stream, slot, cache_key, session, user;
 };
 
-static void read_body(struct json_longs *longs, struct str text, struct body *b)
+static void read_members(struct str text, struct body *b)
 {
     static const struct {
         const char *key;
@@ -121,19 +211,25 @@ static void read_body(struct json_longs *longs, struct str text, struct body *b)
     };
     struct json_walk w;
     struct str k, v;
-    if (json_walk_begin(&w, text, longs) < 0 || w.close != '}')
+    if (json_walk_begin(&w, text) < 0 || w.close != '}')
         return;
-    while (json_walk_next(&w, &k, &v) == 1)
+    while (json_walk_next(&w, &k) == 1 && json_walk_value(&w, &v) == 0)
         for (size_t i = 0; i < BASE_COUNT(wanted); i++)
             if (key_is(k, wanted[i].key))
                 *(struct str *)(void *)((char *)b + wanted[i].at) = v;
 }
 
-/* System texts at the front of a list of messages are scaffold too. */
-static bool is_system(struct json_longs *longs, struct str message)
+/* The content of a message, or what is one. A broken text counts as far as it is whole. */
+static uint64_t hash_text(uint64_t seed, struct str v)
 {
-    struct str role = member(longs, message, "role");
-    return str_eq_c(role, "\"system\"") || str_eq_c(role, "\"developer\"");
+    struct json_walk w;
+    struct str key;
+    uint64_t h = seed;
+    if (v.len == 0 || v.ptr[0] != '[' || json_walk_begin(&w, v) < 0)
+        return place_hash(seed, v);
+    while (json_walk_next(&w, &key) == 1 && hash_part(&w, &h, 1) == 0)
+        ;
+    return h;
 }
 
 /* The next message's hash, over the oldest one when there is no more room. */
@@ -155,54 +251,71 @@ static void settle(struct place_identity *id, size_t count)
     memcpy(id->chain + PLACE_CHAIN_MAX - first, front, first * sizeof front[0]);
 }
 
-static void read_messages(struct json_longs *longs, struct place_identity *id, struct str messages, uint64_t seed)
+/* System texts at the front of a list of messages are scaffold too. */
+static void read_messages(struct place_identity *id, struct str messages, uint64_t seed)
 {
     struct json_walk w;
-    struct str k, v;
+    struct str key;
     bool front = true;
-    size_t count = 0;
     if (messages.len == 0)
         return;
-    if (messages.ptr[0] != '[' || json_walk_begin(&w, messages, longs) < 0) {
-        uint64_t first = id->scaffold ? id->scaffold : seed;
-        add_link(id, hash_content(longs, first, messages, 0), &count);
+    size_t count = 0;
+    uint64_t hash = id->scaffold ? id->scaffold : seed;
+    if (messages.ptr[0] != '[' || json_walk_begin(&w, messages) < 0) {
+        add_link(id, hash_text(hash, messages), &count);
         settle(id, count);
         return;
     }
-    uint64_t hash = 0;
-    while (json_walk_next(&w, &k, &v) == 1) {
-        front = front && is_system(longs, v);
+    while (json_walk_next(&w, &key) == 1) {
+        struct str role = {0};
+        size_t from = w.at;
+        if ((json_walk_peek(&w) == '{' ? hash_members(&w, &hash, 0, &role) : hash_value(&w, &hash, 0)) < 0)
+            break;
+        front = front && (str_eq_c(role, "\"system\"") || str_eq_c(role, "\"developer\""));
         if (front) {
-            id->scaffold = hash_value(longs, id->scaffold ? id->scaffold : seed, v, 0);
-            id->scaffold_tokens += v.len / PLACE_BYTES_PER_TOKEN;
-            continue;
+            id->scaffold = hash;
+            id->scaffold_tokens += (w.at - from) / PLACE_BYTES_PER_TOKEN;
+        } else {
+            add_link(id, hash, &count);
         }
-        hash = hash_value(longs, hash ? hash : id->scaffold ? id->scaffold : seed, v, 0);
-        add_link(id, hash, &count);
     }
     settle(id, count);
 }
 
 /* ---- what the client calls it ---------------------------------------------------------------------------------- */
 
-static uint64_t hint_of(const struct http_head *head, const struct body *b, const struct place_names *names, uint64_t seed)
+static uint64_t hint_in_body(const struct body *b, uint64_t seed)
 {
-    uint64_t hint = 0;
-    for (size_t i = 0; i < names->n && !hint; i++) {
+    struct str named[] = {b->session, b->cache_key};
+    for (size_t i = 0; i < BASE_COUNT(named); i++)
+        if (named[i].len > 2 && named[i].ptr[0] == '"' && named[i].len <= PLACE_HINT_MAX)
+            return place_hash(seed ^ 1, named[i]);
+    return 0;
+}
+
+static uint64_t hint_in_head(const struct http_head *head, const struct place_names *names, uint64_t seed)
+{
+    for (size_t i = 0; i < names->n; i++) {
         struct str v = http_field_get(head, names->names[i]);
         if (v.len && v.len <= PLACE_HINT_MAX)
-            hint = place_hash(seed ^ 1, v);
+            return place_hash(seed ^ 1, v);
     }
-    struct str named[] = {b->session, b->cache_key};
-    for (size_t i = 0; i < BASE_COUNT(named) && !hint; i++)
-        if (named[i].len > 2 && named[i].ptr[0] == '"' && named[i].len <= PLACE_HINT_MAX)
-            hint = place_hash(seed ^ 1, named[i]);
-    for (size_t i = 0; i < BASE_COUNT(agent_fields) && hint; i++) {
+    return 0;
+}
+
+void place_name(const struct http_head *head, const struct place_names *names, uint64_t seed, struct place_identity *id)
+{
+    if (id->dialect == PLACE_OTHER)
+        return;
+    uint64_t hint = hint_in_head(head, names, seed);
+    if (hint)
+        id->hint = hint;
+    for (size_t i = 0; i < BASE_COUNT(agent_fields) && id->hint; i++) {
         struct str v = http_field_get(head, agent_fields[i]);
         if (v.len && v.len <= PLACE_HINT_MAX)
-            hint = place_hash(hint, v);
+            id->hint = place_hash(id->hint, v);
     }
-    return hint;
+    id->flow = id->hint ? id->hint : id->flow;
 }
 
 /* ---- paths ----------------------------------------------------------------------------------------------------- */
@@ -237,30 +350,28 @@ const char *place_dialect_name(enum place_dialect d)
     return names[d];
 }
 
-void place_identify(struct str path, const struct http_head *head, struct str body, const struct place_names *names, uint64_t seed, struct place_identity *ret)
+void place_read(enum place_dialect dialect, struct str body, uint64_t seed, struct place_identity *ret)
 {
     struct body b = {0};
-    struct json_longs longs;
-    longs.n = 0; /* the rest is written before it is read */
-    ret->dialect = place_dialect_of(head->method, path);
+    ret->dialect = dialect;
     ret->stream = ret->pinned = false;
     ret->scaffold = ret->scaffold_tokens = ret->hint = ret->flow = 0;
     ret->n = 0;
     ret->tokens = body.len / PLACE_BYTES_PER_TOKEN + 1;
-    if (ret->dialect == PLACE_OTHER)
+    if (dialect == PLACE_OTHER)
         return;
-    read_body(&longs, body, &b);
+    read_members(body, &b);
     ret->stream = str_eq_c(b.stream, "true");
     ret->pinned = b.slot.len > 0;
-    ret->hint = hint_of(head, &b, names, seed);
-    if (ret->dialect != PLACE_BATCH) {
+    ret->hint = hint_in_body(&b, seed);
+    if (dialect != PLACE_BATCH) {
         struct str parts[] = {b.system, b.tools};
         for (size_t i = 0; i < BASE_COUNT(parts); i++)
             if (parts[i].len) {
-                ret->scaffold = hash_content(&longs, ret->scaffold ? ret->scaffold : seed, parts[i], 0);
+                ret->scaffold = hash_text(ret->scaffold ? ret->scaffold : seed, parts[i]);
                 ret->scaffold_tokens += parts[i].len / PLACE_BYTES_PER_TOKEN;
             }
-        read_messages(&longs, ret, b.messages, seed);
+        read_messages(ret, b.messages, seed);
     }
     struct str user = b.user.len > 2 && b.user.ptr[0] == '"' && b.user.len <= PLACE_HINT_MAX ? b.user : (struct str){0};
     ret->flow = ret->hint ? ret->hint : user.len ? place_hash(seed ^ 2, user) : ret->n ? ret->chain[0] : 0;

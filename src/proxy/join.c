@@ -8,8 +8,6 @@
  */
 #include "proxy_int.h"
 
-#define HASH_SEED_2 0x6a09e667f3bcc908u
-
 static bool is_retry(const struct http_head *head)
 {
     struct str v = http_field_get(head, "x-stainless-retry-count");
@@ -19,19 +17,18 @@ static bool is_retry(const struct http_head *head)
 static void fold(struct proxy_request *r, struct str s)
 {
     r->same[0] = place_hash(r->same[0], s);
-    r->same[1] = place_hash(r->same[1] ^ HASH_SEED_2, s);
+    r->same[1] = place_hash(r->same[1], s);
 }
 
-void proxy_join_identify(struct proxy_request *r)
+void proxy_join_identify(struct proxy_request *r, const struct proxy_look *k)
 {
     static const char *const credentials[] = {"authorization", "x-api-key", "api-key", "cookie", "accept", "accept-encoding"};
     const struct http_head *head = httpio_exchange_head(r->x);
     const struct sched_ticket *t = &r->ticket;
-    if (!t->leased || r->dialect == PLACE_BATCH || proxy_body_text(&r->body).len > PROXY_JOIN_MAX || !(t->hint || t->n_chain > 1 || is_retry(head)))
+    if (!k->same[0] || !(t->hint || t->n_chain > 1 || is_retry(head)))
         return;
-    r->same[0] = r->same[1] = r->proxy->seed;
+    memcpy(r->same, k->same, sizeof r->same);
     fold(r, head->target);
-    fold(r, proxy_body_text(&r->body));
     fold(r, (struct str){(const char *)&t->hint, sizeof t->hint});
     for (size_t i = 0; i < BASE_COUNT(credentials); i++)
         fold(r, http_field_get(head, credentials[i]));

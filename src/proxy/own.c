@@ -112,16 +112,21 @@ static bool lists(const struct proxy_request *r, struct str name)
 }
 
 /* The model is "model", or "name" as older clients have it. */
-static void answer_show(struct proxy_request *r)
+static void answer_show(struct proxy_request *r, int found, struct str model)
 {
     base_autobuf struct buf name = BUF_INIT(4096);
     struct str body = proxy_body_text(&r->body);
     size_t off, len;
-    if (json_scan_member(body, "model", &off, &len, NULL) < 0 && json_scan_member(body, "name", &off, &len, NULL) < 0) {
+    bool known = false;
+    if (found)
+        known = found == 1 && lists(r, model);
+    else if (body.len <= PROXY_BODY_SMALL && proxy_body_reach(&r->body, body) == 0 && json_scan_member(body, "name", &off, &len, NULL) == 0)
+        known = json_scan_string((struct str){body.ptr + off, len}, &name, NULL) == 0 && lists(r, buf_str(&name));
+    else {
         answer_error(r->x, r, 400, "set \"model\" to a model's name; GET /api/tags lists them");
         return;
     }
-    if (json_scan_string((struct str){body.ptr + off, len}, &name, NULL) < 0 || !lists(r, buf_str(&name))) {
+    if (!known) {
         answer_error(r->x, r, 404, "this model is not served here; GET /api/tags lists those that are");
         return;
     }
@@ -148,12 +153,12 @@ static bool is_show(const struct http_head *head)
     return str_eq_c(http_target_path(head->target), "/api/show") && str_eq_c(head->method, "POST");
 }
 
-bool proxy_own_body(struct proxy_request *r)
+bool proxy_own_body(struct proxy_request *r, int found, struct str model)
 {
     if (!is_show(httpio_exchange_head(r->x)))
         return false;
     r->status = 200;
-    answer_show(r);
+    answer_show(r, found, model);
     return true;
 }
 

@@ -49,10 +49,12 @@ struct place_names {
     size_t n;
 };
 extern const struct place_names place_names_default;
-/* Reads a request. body may be anything; what is no JSON object has no conversation. seed makes hashes unpredictable for clients. */
-void place_identify(struct str path, const struct http_head *head, struct str body, const struct place_names *names, uint64_t seed, struct place_identity *ret);
+/* Reads a request: what its body says, on any thread, and then how its head names it. body may be anything; what is no JSON object has no conversation. seed makes hashes unpredictable for clients. */
+void place_read(enum place_dialect dialect, struct str body, uint64_t seed, struct place_identity *ret);
+void place_name(const struct http_head *head, const struct place_names *names, uint64_t seed, struct place_identity *id);
 enum place_dialect place_dialect_of(struct str method, struct str path);
 const char *place_dialect_name(enum place_dialect d);
+/* Never 0. Who does not know the seed cannot find two texts with the same one. */
 uint64_t place_hash(uint64_t seed, struct str s);
 
 /* ---- affinity.c ------------------------------------------------------------------------------------------- */
@@ -107,7 +109,7 @@ bool affinity_next(const struct affinity *a, uint32_t *cursor, uint64_t *ret_key
  *   u64 hash of everything before
  *
  * A replica whose process is another one by then holds nothing: its turns are passed over. */
-#define MEMORY_VERSION 1
+#define MEMORY_VERSION 2
 #define MEMORY_TURNS_MAX 8192         /* of which nobody was used longer ago than of the others */
 #define MEMORY_REPLICAS_MAX 1024
 #define MEMORY_BYTES_MAX 524288       /* no file of this version is larger */

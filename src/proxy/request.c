@@ -189,38 +189,6 @@ static bool model_in_query(struct str target, struct buf *out)
     return false;
 }
 
-/* The body's "model": 1 and its text in out, 0 when there is none, -EBADMSG when it is there and no string. */
-static int model_in_body(struct proxy_request *r, struct buf *out)
-{
-    size_t off, len;
-    struct str body = proxy_body_text(&r->body);
-    if (json_scan_member(body, "model", &off, &len, NULL) < 0)
-        return 0;
-    struct str token = {body.ptr + off, len};
-    if (str_eq_c(token, "null"))
-        return 0;
-    if (json_scan_string(token, out, NULL) < 0 && buf_status(out) == 0)
-        return -EBADMSG;
-    r->model_off = off;
-    r->model_len = len;
-    return 1;
-}
-
-/* A form's "model": as model_in_body. */
-static int model_in_form(struct proxy_request *r, struct str content_type, struct buf *out)
-{
-    size_t off, len;
-    struct str body = proxy_body_text(&r->body);
-    int rc = http_form_find(content_type, body, "model", &off, &len);
-    if (rc < 0)
-        return rc == -ENOENT ? 0 : rc;
-    buf_add(out, body.ptr + off, len);
-    r->model_off = off;
-    r->model_len = len;
-    r->form = true;
-    return len > 0;
-}
-
 static void list_names(const struct proxy_config *c, const struct proxy_key *key, struct buf *out)
 {
     size_t shown = 0;
@@ -243,15 +211,6 @@ static void list_known(const struct proxy_request *r, struct buf *out)
     proxy_keys_unref(keys);
 }
 
-/* The name as it was sent, when it is too long to be decoded: its beginning is shown. */
-static struct str asked_model(const struct proxy_request *r, bool form)
-{
-    size_t quote = form ? 0 : 1;
-    if (r->model_len <= 2 * quote)
-        return STR("...");
-    return (struct str){proxy_body_text(&r->body).ptr + r->model_off + quote, r->model_len - 2 * quote};
-}
-
 static void fail_unknown(struct proxy_request *r, struct str model)
 {
     base_autobuf struct buf text = BUF_INIT(65536);
@@ -270,30 +229,28 @@ static void fail_unnamed(struct proxy_request *r)
                        buf_status(&text) < 0 || !text.len ? "(none)" : text.ptr);
 }
 
-/* The request is whole. */
-static void decide(struct proxy_request *r)
+/* The request is whole, and this is what it says. Another one may be looked at while this one is on its way: then k is of that. */
+static void decide(struct proxy_request *r, struct proxy_look *k)
 {
+    base_autobuf struct buf model = k->model;
+    k->model = (struct buf)BUF_INIT(model.max);
     if (r->config != r->proxy->config) { /* the newest */
         proxy_config_unref(r->config);
         r->config = proxy_config_now(r->proxy);
     }
-    base_autobuf struct buf model = BUF_INIT(4096);
-    struct str type = http_field_get(httpio_exchange_head(r->x), "content-type");
-    if (proxy_own_body(r))
+    int found = k->found;
+    if (proxy_own_body(r, found, buf_str(&model)))
         return;
-    bool form = http_form_is(type);
-    int found = form ? model_in_form(r, type, &model) : model_in_body(r, &model);
+    if (!found && model_in_query(httpio_exchange_head(r->x)->target, &model))
+        found = buf_status(&model) < 0 ? 2 : 1;
     if (found < 0) {
-        proxy_request_fail(r, 400, form ? "the form's parts are malformed, or it names the model twice" : "\"model\" must be a string that names a model");
+        proxy_request_fail(r, 400, k->form ? "the form's parts are malformed, or it names the model twice" : "\"model\" must be a string that names a model");
         return;
     }
-    if (!found)
-        found = model_in_query(httpio_exchange_head(r->x)->target, &model);
     if (found) {
-        /* a name too long for the buffer is nobody's; its beginning might be */
-        r->endpoint = buf_status(&model) < 0 ? NULL : proxy_config_find(r->config, buf_str(&model));
+        r->endpoint = found == 1 ? proxy_config_find(r->config, buf_str(&model)) : NULL;
         if (!r->endpoint) {
-            fail_unknown(r, buf_status(&model) < 0 ? asked_model(r, form) : buf_str(&model));
+            fail_unknown(r, buf_status(&model) < 0 ? STR("...") : buf_str(&model));
             return;
         }
     } else if (r->config->n_endpoints == 1) {
@@ -303,13 +260,14 @@ static void decide(struct proxy_request *r)
         return;
     }
     if (proxy_guard_model(r) == 0)
-        proxy_forward(r);
+        proxy_forward(r, k);
 }
 
 /* ---- the exchange -------------------------------------------------------------------------------------------------- */
 
 void proxy_request_drop_body(struct proxy_request *r)
 {
+    proxy_look_drop(r);
     proxy_body_drop(r->proxy, &r->body);
 }
 
@@ -426,11 +384,20 @@ static void on_body(void *ctx, struct httpio_exchange *x, struct str data)
 /* It is whole, and where it is to be kept. */
 static void take_body(struct proxy_request *r)
 {
-    int rc = proxy_body_map(&r->body);
+    proxy_body_map(&r->body);
+    int rc = proxy_look(r);
+    if (rc < 0)
+        fail_body(r, rc);
+    else if (rc == 0)
+        decide(r, &r->lane->look);
+}
+
+void proxy_request_looked(struct proxy_request *r, int rc, struct proxy_look *k)
+{
     if (rc < 0)
         fail_body(r, rc);
     else
-        decide(r);
+        decide(r, k);
 }
 
 void proxy_request_kept(struct proxy_request *r, int rc, bool whole)

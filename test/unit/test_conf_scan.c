@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -124,8 +126,8 @@ static void test_walk(void **state)
         base_autobuf struct buf got = BUF_INIT(256);
         struct json_walk w;
         struct str key, value;
-        int r = json_walk_begin(&w, str_of(cases[i].text), NULL);
-        while (r >= 0 && (r = json_walk_next(&w, &key, &value)) == 1) {
+        int r = json_walk_begin(&w, str_of(cases[i].text));
+        while (r >= 0 && (r = json_walk_next(&w, &key)) == 1 && (r = json_walk_value(&w, &value)) == 0) {
             buf_add_str(&got, key);
             buf_add_char(&got, '=');
             buf_add_str(&got, value);
@@ -136,46 +138,126 @@ static void test_walk(void **state)
     }
 }
 
-/* All keys and values below text, as hashes of where they are. */
-static uint64_t walk_all(struct str text, struct json_longs *longs, unsigned depth)
+/* Writes what a walk through all of a text finds: members that are entered, taken whole, and left alone, in turn. */
+static int show(struct json_walk *w, unsigned *turn, struct buf *out)
 {
-    struct json_walk w;
+    struct json_walk in;
     struct str key, value;
-    uint64_t sum = 0;
-    int r = json_walk_begin(&w, text, longs);
-    while (r >= 0 && depth && (r = json_walk_next(&w, &key, &value)) == 1)
-        sum = sum * 31 + (uint64_t)(uintptr_t)key.ptr + key.len * 7 + (uint64_t)(uintptr_t)value.ptr * 3 + value.len + walk_all(value, longs, depth - 1);
-    return sum * 31 + (uint64_t)r;
+    int r;
+    while ((r = json_walk_next(w, &key)) == 1) {
+        char c = json_walk_peek(w);
+        buf_add_str(out, key);
+        if ((*turn)++ % 3 == 2) {
+            buf_add_char(out, '-');
+        } else if (c == '{' || c == '[') {
+            buf_add_char(out, c);
+            json_walk_enter(w, &in);
+            r = show(&in, turn, out);
+            if (r < 0)
+                return r;
+            json_walk_leave(w, &in);
+            buf_add_char(out, c == '{' ? '}' : ']');
+        } else {
+            r = json_walk_value(w, &value);
+            if (r < 0)
+                return r;
+            buf_add_str(out, value);
+        }
+    }
+    return r;
 }
 
-/* What is remembered of long strings changes nothing of what is found, and is used. */
-static void test_long_strings(void **state)
+static void test_walk_within(void **state)
 {
     (void)state;
-    static const char *const ends[] = {"", "\\\"", "\\\\", "\\\\\\\"", "]}", "\\\",\\\"k\\\":1"};
-    base_autobuf struct buf text = BUF_INIT(1 << 20);
-    buf_add_c(&text, "{\"a\":[");
-    for (size_t i = 0; i < JSON_LONGS_MAX + 8; i++) {
-        buf_addf(&text, "%s{\"t\":\"", i ? "," : "");
-        for (size_t k = 0; k < JSON_LONG_BYTES - 3 + i % 7; k++)
-            buf_add_char(&text, 'x');
-        buf_addf(&text, "%s\",\"n\":[%zu]}", ends[i % BASE_COUNT(ends)], i);
+    static const struct {
+        const char *text, *found;
+        int end;
+    } cases[] = {
+        {"{\"a\":[1,2],\"b\":{\"c\":3} , \"d\" : [ ] }x", "\"a\"[1-]\"b\"{\"c\"3}\"d\"-", 0},
+        {"[[[7]],[8],[9 ] ]", "[[-]][8]-", 0},
+        {"[[1,2}]", "[1-", -EBADMSG},
+        {"[{\"a\" 1}]", "{", -EBADMSG},
+        {"[[", "[", -EBADMSG},
+        {"[1,2,[3}", "12-", -EBADMSG}, /* one that is passed over is asked of brackets alone */
+    };
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        base_autobuf struct buf got = BUF_INIT(256);
+        struct json_walk w;
+        unsigned turn = 0;
+        assert_int_equal(json_walk_begin(&w, str_of(cases[i].text)), 0);
+        buf_add_c(&got, "");
+        int r = show(&w, &turn, &got);
+        struct str found = buf_str(&got);
+        if (r != cases[i].end || !str_starts(found, str_of(cases[i].found)) || (r == 0 && found.len != strlen(cases[i].found)))
+            fail_msg("'%s': %d, \"" STR_FMT "\"", cases[i].text, r, STR_ARG(found));
     }
-    buf_add_c(&text, "],\"z\":\"end\"}");
-    struct json_longs longs = {0};
-    uint64_t want = walk_all(buf_str(&text), NULL, 6);
-    assert_int_equal(walk_all(buf_str(&text), &longs, 6), want);
-    assert_int_equal(longs.n, JSON_LONGS_MAX);
-    assert_int_equal(walk_all(buf_str(&text), &longs, 6), want);
-    for (size_t i = 0; i < longs.n; i++) {
-        assert_int_equal(*longs.list[i].begin, '"');
-        assert_int_equal(longs.list[i].end[-1], '"');
-        assert_true(longs.list[i].end - longs.list[i].begin > JSON_LONG_BYTES);
+}
+
+/* Where a value ends, byte by byte. */
+static size_t plain_end(struct str text)
+{
+    size_t depth = 0;
+    bool string = false;
+    for (size_t i = 0; i < text.len; i++) {
+        char c = text.ptr[i];
+        if (string && c == '\\')
+            i++;
+        else if (c == '"')
+            string = !string;
+        else if (!string && (c == '{' || c == '['))
+            depth++;
+        else if (!string && (c == '}' || c == ']'))
+            depth--;
+        if (!string && depth == 0 && (c == '"' || c == '}' || c == ']'))
+            return i + 1;
     }
-    /* a part that ends within one is broken all the same */
-    struct str cut = {longs.list[0].begin - 5, (size_t)(longs.list[0].end - longs.list[0].begin)};
-    assert_int_equal(*cut.ptr, '{');
-    assert_int_equal(walk_all(cut, &longs, 1), walk_all(cut, NULL, 1));
+    return 0;
+}
+
+/* However quotes, backslashes and brackets lie in the blocks that are looked at at once, a value ends where it ends; so does one that is cut off, nowhere. */
+static void test_blocks(void **state)
+{
+    (void)state;
+    static const char *const bits[] = {"\\\"", "\\\\", "\\n", "{", "]", "}", "[", "x", ",", "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx", "\\\\\\\"", "\\u0041"};
+    uint64_t random = 88172645463325252u;
+    for (unsigned round = 0; round < 4000; round++) {
+        base_autobuf struct buf text = BUF_INIT(1 << 16);
+        unsigned n_strings = 1 + round % 4;
+        buf_add_c(&text, "[");
+        for (unsigned pad = round % 67; pad; pad--)
+            buf_add_char(&text, ' ');
+        size_t from = text.len;
+        buf_add_c(&text, n_strings > 1 ? "{\"k\":[" : "");
+        for (unsigned k = 0; k < n_strings; k++) {
+            buf_add_c(&text, k ? ",{\"\\\\\":\"" : "\"");
+            for (unsigned i = 0; i < 1 + round % 23; i++) {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                buf_add_c(&text, bits[random % BASE_COUNT(bits)]);
+            }
+            buf_add_c(&text, k ? "\"}" : "\"");
+        }
+        buf_add_c(&text, n_strings > 1 ? "]}" : "");
+        size_t to = text.len;
+        buf_add_c(&text, ",1]");
+        assert_int_equal(buf_status(&text), 0);
+        for (size_t cut = 0; cut < 2; cut++) {
+            /* on the heap, to its last byte: what reads beyond is found */
+            size_t len = cut ? to - 1 : text.len;
+            base_autofree char *copy = malloc(len);
+            assert_non_null(copy);
+            memcpy(copy, text.ptr, len);
+            struct json_walk w;
+            struct str key, value = {0};
+            assert_int_equal(json_walk_begin(&w, (struct str){copy, len}), 0);
+            assert_int_equal(json_walk_next(&w, &key), 1);
+            assert_int_equal(json_walk_value(&w, &value), cut ? -EBADMSG : 0);
+            if (!cut && (value.ptr != copy + from || value.len != to - from || value.len != plain_end((struct str){copy + from, len - from})))
+                fail_msg("'" STR_FMT "': %zu bytes, not %zu", STR_ARG(buf_str(&text)), value.len, to - from);
+        }
+    }
 }
 
 int main(void)
@@ -189,7 +271,8 @@ int main(void)
         cmocka_unit_test(test_deep_text_needs_no_stack),
         cmocka_unit_test(test_string),
         cmocka_unit_test(test_walk),
-        cmocka_unit_test(test_long_strings),
+        cmocka_unit_test(test_walk_within),
+        cmocka_unit_test(test_blocks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <os/os.h>
 #include <proxy/proxy_int.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -193,6 +194,130 @@ static void test_sent_again(void **state)
     assert_memory_equal(rig.replicas[0].body.ptr, sent.ptr, sent.len);
     client_release(&c);
     bare_close(&dead);
+    WAIT_POLL(files_held() == 0);
+}
+
+/* ---- looked at beside the loop --------------------------------------------------------------------------------- */
+
+/* Keeps every thread of the pool until it is let go: what is looked at there waits. */
+#define POOL 4
+static struct {
+    sem_t begun, go;
+    unsigned over;
+} pool;
+
+static void hold_job(void *ctx)
+{
+    (void)ctx;
+    (void)sem_post(&pool.begun);
+    while (sem_wait(&pool.go) < 0)
+        ;
+}
+
+static void held_over(void *ctx)
+{
+    (void)ctx;
+    pool.over++;
+    rig_poke();
+}
+
+static void pool_hold(void)
+{
+    struct net_work *w;
+    pool.over = 0;
+    assert_int_equal(sem_init(&pool.begun, 0, 0), 0);
+    assert_int_equal(sem_init(&pool.go, 0, 0), 0);
+    for (int i = 0; i < POOL; i++)
+        assert_int_equal(net_work_new(rig.loop, hold_job, held_over, NULL, &w), 0);
+    for (int i = 0; i < POOL; i++)
+        while (sem_wait(&pool.begun) < 0)
+            ;
+}
+
+static void pool_go(void)
+{
+    for (int i = 0; i < POOL; i++)
+        (void)sem_post(&pool.go);
+    WAIT(pool.over == POOL);
+    (void)sem_destroy(&pool.begun);
+    (void)sem_destroy(&pool.go);
+}
+
+#define EVENT "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"
+
+/* While a large body is looked at, which here takes as long as we like, other streams have all of their events, and small requests their answers. */
+static void test_others_go_on(void **state)
+{
+    (void)state;
+    enum { EVENTS = 50 };
+    struct client stream, large, small;
+    rig_replicas(1, STREAM);
+    limits()->spill_bytes = 32 * MIB; /* nothing is written: what waits is the look alone */
+    client_start(&stream, "POST", CHAT, STR("{\"model\":\"m\",\"stream\":true}"));
+    WAIT(rig.replicas[0].x);
+    struct httpio_exchange *x = rig.replicas[0].x;
+    pool_hold();
+    base_autobuf struct buf body = BUF_INIT(32 * MIB);
+    make_body(&body, "{\"model\":\"alias\",\"messages\":[{\"role\":\"user\",\"content\":\"", 16 * MIB, "\"}]}");
+    client_start(&large, "POST", CHAT, buf_str(&body));
+    WAIT_POLL(rig.proxy->bodies >= 16 * MIB);
+    for (size_t i = 1; i <= EVENTS; i++) {
+        (void)httpio_send(x, STR(EVENT));
+        WAIT(stream.len == i * strlen(EVENT));
+    }
+    rig.replicas[0].mode = ECHO;
+    ask(&small, "POST", CHAT, "{\"model\":\"m\"}");
+    assert_int_equal(small.status, 200);
+    assert_int_equal(rig.replicas[0].requests, 2);
+    assert_false(large.done);
+    pool_go();
+    WAIT(large.done);
+    assert_int_equal(large.status, 200);
+    assert_int_equal(rig.replicas[0].requests, 3);
+    assert_int_equal(rig.replicas[0].body_len, body.len + strlen("served-0") - strlen("alias"));
+    client_release(&small);
+    client_release(&large);
+    client_release(&stream);
+    WAIT_POLL(rig.proxy->stats.active == 0);
+}
+
+/* It ends while it is looked at: it counts no longer, and its memory is gone once nobody looks. */
+static void test_ends_while_looked_at(void **state)
+{
+    (void)state;
+    struct client c;
+    rig_replicas(1, ECHO);
+    limits()->spill_bytes = 32 * MIB;
+    base_autobuf struct buf body = BUF_INIT(32 * MIB), answer = BUF_INIT(4096);
+    make_body(&body, "{\"model\":\"alias\",\"image\":\"", 2 * MIB, "\"}");
+    for (int cancelled = 0; cancelled < 2; cancelled++) {
+        pool_hold();
+        client_start(&c, "POST", CHAT, buf_str(&body));
+        WAIT_POLL(rig.proxy->bodies == body.len);
+        rig_run(20);
+        if (cancelled) {
+            char target[64];
+            unsigned status;
+            snprintf(target, sizeof target, "/requests/%llu/cancel", (unsigned long long)rig.proxy->numbers);
+            assert_int_equal(proxy_ask(rig.proxy, STR("POST"), str_of(target), &status, &answer), 0);
+            assert_int_equal(status, 200);
+            WAIT(c.done);
+            assert_int_equal(c.status, 410);
+        }
+        client_release(&c);
+        WAIT_POLL(rig.proxy->stats.active == 0);
+        assert_int_equal(rig.proxy->bodies, 0);
+        pool_go();
+    }
+    /* in a file, at one moment or another */
+    limits()->spill_bytes = MIB;
+    for (int i = 0; i < 12; i++) {
+        client_start(&c, "POST", CHAT, buf_str(&body));
+        WAIT_POLL(rig.proxy->spilled == body.len || c.done);
+        client_release(&c);
+        WAIT_POLL(rig.proxy->stats.active == 0);
+        assert_int_equal(rig.proxy->spilled, 0);
+    }
     WAIT_POLL(files_held() == 0);
 }
 
@@ -516,6 +641,8 @@ int main(void)
         BODIES_TEST(test_form),
         BODIES_TEST(test_conversation),
         BODIES_TEST(test_sent_again),
+        BODIES_TEST(test_others_go_on),
+        BODIES_TEST(test_ends_while_looked_at),
         BODIES_TEST(test_memory_used_up),
         BODIES_TEST(test_chunked_too_long),
         BODIES_TEST(test_disk_full),

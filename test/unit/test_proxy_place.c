@@ -19,10 +19,16 @@
 
 static struct place_identity id, other;
 
+static void identify(const struct http_head *head, const char *body, const struct place_names *names, struct place_identity *ret)
+{
+    place_read(place_dialect_of(head->method, head->target), str_of(body), 7, ret);
+    place_name(head, names, 7, ret);
+}
+
 static void read_fields(const char *path, const char *body, const struct http_field *fields, size_t n, struct place_identity *ret)
 {
     struct http_head head = {.method = STR("POST"), .target = str_of(path), .fields = fields, .n_fields = n};
-    place_identify(str_of(path), &head, str_of(body), &place_names_default, 7, ret);
+    identify(&head, body, &place_names_default, ret);
 }
 
 static void read_body(const char *path, const char *body, struct place_identity *ret)
@@ -111,15 +117,15 @@ static void own_names(void **state)
     static const char *const mine[] = {"x-task", "x-job"};
     const struct place_names names = {mine, BASE_COUNT(mine)};
     const struct http_field fields[] = {{.name = STR("X-Session-Id"), .value = STR("a")}, {.name = STR("X-Job"), .value = STR("b")}, {.name = STR("X-Task"), .value = STR("c")}};
-    struct http_head head = {.method = STR("POST"), .fields = fields, .n_fields = 1};
-    place_identify(STR(CHAT), &head, STR("{}"), &names, 7, &id);
+    struct http_head head = {.method = STR("POST"), .target = STR(CHAT), .fields = fields, .n_fields = 1};
+    identify(&head, "{}", &names, &id);
     assert_int_equal(id.hint, 0);
-    place_identify(STR(CHAT), &head, STR("{\"prompt_cache_key\":\"k\"}"), &names, 7, &id);
+    identify(&head, "{\"prompt_cache_key\":\"k\"}", &names, &id);
     assert_true(id.hint != 0);
     head.n_fields = 2;
-    place_identify(STR(CHAT), &head, STR("{}"), &names, 7, &id);
+    identify(&head, "{}", &names, &id);
     head.n_fields = 3;
-    place_identify(STR(CHAT), &head, STR("{}"), &names, 7, &other);
+    identify(&head, "{}", &names, &other);
     assert_true(id.hint && other.hint && id.hint != other.hint);
 }
 
