@@ -14,24 +14,21 @@
 
 extern char **environ;
 
-/* A file below the fleet file's folder at a revision. -ENOENT: git has it not, err has what it says. */
+/* A file below the fleet file's folder at a revision. -EIO: git has it not, err has what it says. */
 static int show(const char *dir, const char *revision, const char *file, struct buf *out, struct err *err)
 {
-    base_autobuf struct buf what = BUF_INIT(8192), said = BUF_INIT(65536), shown = BUF_INIT(4096);
-    int status;
+    base_autobuf struct buf what = BUF_INIT(8192);
     buf_addf(&what, "%s:./%s", revision, file);
     if (buf_status(&what) < 0)
         return err_nomem(err);
     const char *const argv[] = {"git", "-C", dir, "show", what.ptr, NULL};
     const struct os_spawn s = {.argv = argv, .envp = (const char *const *)environ, .use_path = true, .new_group = true};
-    int r = os_run(&s, GIT_MS, out, &said, &status, err);
+    int r = os_run_ok(&s, GIT_MS, out, err);
     if (r == -ENOENT)
         return err_set(err, -EINVAL, "'git' is not here: install it, or give the number of a version that the hosts keep");
-    if (r < 0 || status == 0)
-        return r < 0 ? r : buf_status(out) < 0 ? err_set(err, -E2BIG, "'%s' was too large at '%s'", file, revision) : 0;
-    struct str rest = str_trim(buf_str(&said));
-    buf_add_printable(&shown, str_split(&rest, '\n'), 300);
-    return err_set(err, -ENOENT, "git cannot show '%s' at '%s': %s", file, revision, shown.len ? shown.ptr : "no reason given");
+    if (r == 0 && out->len == out->max)
+        return err_set(err, -E2BIG, "'%s' was too large at '%s'", file, revision);
+    return r == -EIO ? err_prefix(err, "git cannot show '%s' at '%s'", file, revision) : r;
 }
 
 static int write_below(const char *folder, const char *file, const struct buf *text, struct err *err)
@@ -53,9 +50,9 @@ static int fetch(const struct fleet *f, const char *revision, const char *file, 
 {
     base_autobuf struct buf text = BUF_INIT(FILE_MAX);
     int r = show(f->dir, revision, file, &text, err);
-    if (r == -ENOENT && !needed)
+    if (r == -EIO && !needed)
         return 0;
-    return r < 0 ? (r == -ENOENT ? err->code = -EINVAL : r) : write_below(folder, file, &text, err);
+    return r < 0 ? (r == -EIO ? err->code = -EINVAL : r) : write_below(folder, file, &text, err);
 }
 
 /* Templates that the file named then and that lie beside it; one that is elsewhere has no past. */

@@ -15,7 +15,8 @@
 #define SHOW_MS 20000
 #define WORDS_MAX 24
 
-static int call(const struct deploy *d, const char *program, const char *const *words, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err)
+/* -EIO as os_run_ok's. */
+static int call(const struct deploy *d, const char *program, const char *const *words, uint64_t timeout_ms, struct buf *out, struct err *err)
 {
     const char *argv[WORDS_MAX + 4] = {program};
     size_t n = 1;
@@ -33,20 +34,14 @@ static int call(const struct deploy *d, const char *program, const char *const *
         return err_nomem(err);
     const char *const envp[] = {"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8", "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0", runtime.ptr, NULL};
     const struct os_spawn s = {.argv = argv, .envp = envp, .use_path = true, .new_group = true};
-    int r = os_run(&s, timeout_ms, out, errout, ret_status, err);
+    int r = os_run_ok(&s, timeout_ms, out, err);
     return r == -ENOENT ? err_set(err, r, "'%s' is not on this machine: units need systemd", program) : r;
 }
 
 int deploy_systemctl(const struct deploy *d, const char *const *words, uint64_t timeout_ms, struct err *err)
 {
-    base_autobuf struct buf said = BUF_INIT(65536), shown = BUF_INIT(4096);
-    char text[OS_STATUS_TEXT];
-    int status, r = call(d, "systemctl", words, timeout_ms, NULL, &said, &status, err);
-    if (r < 0 || status == 0)
-        return r;
-    struct str rest = str_trim(buf_str(&said));
-    buf_add_printable(&shown, str_split(&rest, '\n'), 600);
-    return err_set(err, -EIO, "systemctl %s failed (%s): %s", words[0], os_status_text(status, text), buf_status(&shown) < 0 || !shown.len ? "no reason given" : shown.ptr);
+    int r = call(d, "systemctl", words, timeout_ms, NULL, err);
+    return r == -EIO ? err_prefix(err, "systemctl %s failed", words[0]) : r;
 }
 
 void deploy_journal(const struct deploy *d, const char *invocation, struct buf *out)
@@ -54,10 +49,9 @@ void deploy_journal(const struct deploy *d, const char *invocation, struct buf *
     base_autobuf struct buf match = BUF_INIT(256);
     buf_addf(&match, "%s=%s", d->host->scope == FLEET_USER ? "USER_INVOCATION_ID" : "_SYSTEMD_INVOCATION_ID", invocation);
     const char *const words[] = {match.ptr, "--output=cat", "--no-pager", "--quiet", NULL};
-    int status;
     /* without a journal there are no last words, which is no failure of its own */
     if (buf_status(&match) == 0 && *invocation)
-        base_ignore(call(d, "journalctl", words, SHOW_MS, out, NULL, &status, NULL));
+        base_ignore(call(d, "journalctl", words, SHOW_MS, out, NULL));
 }
 
 static uint64_t number(struct str v)
@@ -101,14 +95,10 @@ int deploy_show(const struct deploy *d, const char *unit, struct deploy_unit *re
 {
     static const char properties[] = "--property=LoadState,ActiveState,UnitFileState,NeedDaemonReload,MainPID,NRestarts,ExecMainStartTimestamp,FragmentPath,InvocationID";
     const char *const words[] = {"show", properties, "--timestamp=unix", "--", unit, NULL};
-    base_autobuf struct buf out = BUF_INIT(65536), said = BUF_INIT(65536), shown = BUF_INIT(4096);
-    int status, r = call(d, "systemctl", words, SHOW_MS, &out, &said, &status, err);
+    base_autobuf struct buf out = BUF_INIT(65536);
+    int r = call(d, "systemctl", words, SHOW_MS, &out, err);
     if (r < 0)
-        return r;
-    if (status != 0) {
-        buf_add_printable(&shown, str_trim(buf_str(&said)), 600);
-        return err_set(err, -EIO, "systemd cannot be asked about '%s': %s", unit, buf_status(&shown) < 0 || !shown.len ? "no reason given" : shown.ptr);
-    }
+        return r == -EIO ? err_prefix(err, "systemd cannot be asked about '%s'", unit) : r;
     struct deploy_unit u = {0};
     struct str rest = buf_str(&out);
     while (rest.ptr) {

@@ -48,24 +48,15 @@ static const char **ssh_argv(const struct deploy_remote *r, const char *command,
     return argv;
 }
 
-static int said(int status, struct str errout, const char *what, struct err *err)
-{
-    base_autobuf struct buf shown = BUF_INIT(4096);
-    char text[OS_STATUS_TEXT];
-    buf_add_printable(&shown, str_trim(errout), 600);
-    return err_set(err, -EHOSTUNREACH, "%s failed (%s): %s", what, os_status_text(status, text), buf_status(&shown) < 0 || !shown.len ? "no reason given" : shown.ptr);
-}
-
 /* A command over there, its output here. */
 static int ask(const struct deploy_remote *r, const char *command, const char *what, struct buf *out, struct err *err)
 {
     const char *argv[SSH_WORDS + 2];
-    base_autobuf struct buf errout = BUF_INIT(65536);
     const struct os_spawn s = {.argv = ssh_argv(r, command, argv), .envp = (const char *const *)environ, .use_path = true, .new_group = true};
-    int status, rc = os_run(&s, ASK_MS, out, &errout, &status, err);
+    int rc = os_run_ok(&s, ASK_MS, out, err);
     if (rc == -ENOENT)
         return err_set(err, rc, "'ssh' is not here: install openssh-client");
-    return rc < 0 || status == 0 ? rc : said(status, buf_str(&errout), what, err);
+    return rc == -EIO ? err_prefix(err, "%s failed", what) : rc;
 }
 
 /* Files below a folder of ours into a folder over there, which appears whole or not at all. list: names for tar, NULL-terminated. */
@@ -88,15 +79,15 @@ static int send_files(const struct deploy_remote *r, const char *from, const cha
     close(fds[1]);
     for (size_t i = 0; i < 2; i++) {
         struct pollfd f = {.fd = p[i].pidfd, .events = POLLIN};
-        int status = 0;
+        int status = SIGKILL; /* of what cannot be collected even so */
         if (p[i].pidfd < 0)
             continue;
         if (poll(&f, 1, SEND_MS) == 0)
             os_proc_kill_group(&p[i]);
         (void)poll(&f, 1, ASK_MS);
-        base_ignore(os_proc_reap(&p[i], &status)); /* what did not end counts as failed below */
-        if (rc == 0 && (!WIFEXITED(status) || WEXITSTATUS(status) != 0))
-            rc = said(status, STR("see above"), what, err);
+        base_ignore(os_proc_reap(&p[i], &status));
+        if (rc == 0 && (rc = os_status_ok(status, STR("see above"), err)) < 0)
+            err_prefix(err, "%s failed", what);
     }
     return rc;
 }

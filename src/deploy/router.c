@@ -165,17 +165,14 @@ int deploy_front_gate(struct deploy *d, const struct deploy_item *item, struct e
 /* This host's berth with these words; what it says is in err. */
 static int berth(struct deploy *d, const char *verb, const char *option, struct buf *out, struct err *err)
 {
-    base_autobuf struct buf program = BUF_INIT(DEPLOY_PATH_MAX), errout = BUF_INIT(65536), shown = BUF_INIT(4096), none = BUF_INIT(65536);
+    base_autobuf struct buf program = BUF_INIT(DEPLOY_PATH_MAX), none = BUF_INIT(65536);
     buf_addf(&program, "%s/bin/berth", d->dirs->state);
     if (buf_status(&program) < 0)
         return err_nomem(err);
     const char *const argv[] = {program.ptr, verb, "-f", d->front.file, option, NULL};
-    const struct os_spawn s = {.argv = argv, .envp = (const char *const *)environ, .stdin_fd = -1, .stdout_fd = -1, .stderr_fd = -1};
-    int status, r = os_run(&s, TELL_MS, out ? out : &none, &errout, &status, err);
-    if (r < 0 || status == 0)
-        return r;
-    buf_add_printable(&shown, str_trim(buf_str(&errout)), 600);
-    return err_set(err, -EIO, "'berth %s': %s", verb, buf_status(&shown) < 0 || !shown.len ? "it failed" : shown.ptr);
+    const struct os_spawn s = {.argv = argv, .envp = (const char *const *)environ};
+    int r = os_run_ok(&s, TELL_MS, out ? out : &none, err);
+    return r < 0 ? err_prefix(err, "'berth %s'", verb) : 0;
 }
 
 static int put_files(struct deploy *d, const char *yaml, const char *lock, struct err *err)

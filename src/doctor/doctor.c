@@ -104,14 +104,8 @@ const char *doctor_rate(double bytes_s, char out[UNITS_TEXT])
 
 int doctor_run(const char *const *argv, struct buf *out, struct err *err)
 {
-    base_autobuf struct buf said = BUF_INIT(65536), shown = BUF_INIT(4096);
     const struct os_spawn s = {.argv = argv, .envp = (const char *const *)environ, .use_path = true, .new_group = true, .end_group = true, .death_signal = SIGKILL};
-    char text[OS_STATUS_TEXT];
-    int status = 0, r = os_run(&s, DOCTOR_COMMAND_MS, out, &said, &status, err);
-    if (r < 0 || status == 0)
-        return r;
-    buf_add_printable(&shown, str_trim(buf_str(&said)), 200);
-    return err_set(err, -EIO, "%s: %s", os_status_text(status, text), buf_status(&shown) == 0 && shown.len ? shown.ptr : "no reason given");
+    return os_run_ok(&s, DOCTOR_COMMAND_MS, out, err);
 }
 
 /* ---- looking -------------------------------------------------------------------------------------------------------------- */

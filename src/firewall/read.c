@@ -14,21 +14,16 @@
 static int rules_of(const char *const *words, struct buf *out, struct err *err)
 {
     static const char *const envp[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C", NULL};
-    base_autobuf struct buf path = BUF_INIT(4096), said = BUF_INIT(4096), shown = BUF_INIT(1024);
+    base_autobuf struct buf path = BUF_INIT(4096);
     const char *argv[4] = {NULL};
-    char ended[OS_STATUS_TEXT];
-    int status = 0;
     if (os_find_program(words[0], &path, NULL) < 0)
         return 1;
     for (size_t i = 0; words[i]; i++)
         argv[i] = i ? words[i] : path.ptr;
     const struct os_spawn s = {.argv = argv, .envp = envp, .new_group = true, .end_group = true, .death_signal = SIGKILL};
-    int r = os_run(&s, RULES_MS, out, &said, &status, err);
+    int r = os_run_ok(&s, RULES_MS, out, err);
     if (r < 0)
-        return r;
-    buf_add_printable(&shown, str_trim(buf_str(&said)), 200);
-    if (status != 0)
-        return err_set(err, -EIO, "'%s' ended with %s%s%s", words[0], os_status_text(status, ended), shown.len ? ": " : "", buf_status(&shown) == 0 && shown.len ? shown.ptr : "");
+        return r == -EIO ? err_prefix(err, "'%s' failed", words[0]) : r;
     return out->len < out->max ? 0 : err_set(err, -EFBIG, "'%s' prints more than %zu bytes", words[0], out->max);
 }
 

@@ -96,6 +96,7 @@ struct run {
     struct os_proc proc;
     bool group; /* the child leads a process group */
     bool end_group;
+    bool keep_end; /* of its stderr: what is over the ceiling is lost in front */
     int in[2];  /* our ends of its outputs, -1 when closed or not wanted */
     struct buf *out[2];
     uint64_t deadline_us; /* 0 none */
@@ -114,6 +115,8 @@ static void take_output(struct run *r, unsigned i)
             return;
         }
         struct buf *out = r->out[i];
+        if (i == 1 && r->keep_end && (size_t)n > out->max - out->len)
+            buf_drop_front(out, (size_t)n - (out->max - out->len));
         size_t room = out->max - out->len;
         buf_add(out, chunk, (size_t)n < room ? (size_t)n : room);
     }
@@ -218,11 +221,6 @@ static int run_started(struct run *r, const char *program, uint64_t timeout_ms, 
     return 0;
 }
 
-int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err)
-{
-    return os_run_with(s, -1, timeout_ms, out, errout, ret_status, err);
-}
-
 /* Neither the terminal's Ctrl-C nor a signal that is sent to us reaches a command in a group of its own: where it would end us, the command must not stay behind. A program with handlers of its own sees to that itself. */
 static bool ends_with_us(const struct os_spawn *s)
 {
@@ -230,10 +228,10 @@ static bool ends_with_us(const struct os_spawn *s)
     return s->new_group && sigaction(SIGTERM, NULL, &now) == 0 && now.sa_handler == SIG_DFL;
 }
 
-int os_run_with(const struct os_spawn *s, int input, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err)
+static int run(const struct os_spawn *s, int input, uint64_t timeout_ms, struct buf *out, struct buf *errout, bool keep_end, int *ret_status, struct err *err)
 {
     const bool kept = ends_with_us(s);
-    struct run r = {.proc = OS_PROC_NONE, .group = s->new_group, .end_group = s->new_group && s->end_group, .in = {-1, -1}};
+    struct run r = {.proc = OS_PROC_NONE, .group = s->new_group, .end_group = s->new_group && s->end_group, .keep_end = keep_end, .in = {-1, -1}};
     os_autoclose int write_out = -1, write_err = -1;
     struct os_spawn own = *s;
     if (kept)
@@ -264,4 +262,41 @@ int os_run_with(const struct os_spawn *s, int input, uint64_t timeout_ms, struct
     if (kept)
         os_interrupt_end();
     return code;
+}
+
+/* ---- how it ended, in words ------------------------------------------------------------------------- */
+
+int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err)
+{
+    return os_run_with(s, -1, timeout_ms, out, errout, ret_status, err);
+}
+
+int os_run_with(const struct os_spawn *s, int input, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err)
+{
+    return run(s, input, timeout_ms, out, errout, false, ret_status, err);
+}
+
+int os_run_ok(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct err *err)
+{
+    base_autobuf struct buf said = BUF_INIT(4 * CHUNK);
+    int status, code = run(s, -1, timeout_ms, out, &said, true, &status, err);
+    return code < 0 ? code : os_status_ok(status, buf_str(&said), err);
+}
+
+int os_status_ok(int status, struct str said, struct err *err)
+{
+    base_autobuf struct buf words = BUF_INIT(8 * OS_LAST_WORDS);
+    char ended[OS_STATUS_TEXT];
+    if (status == 0)
+        return 0;
+    said = str_trim(said);
+    while (said.len > OS_LAST_WORDS && str_find_char(said, '\n') >= 0)
+        (void)str_split(&said, '\n');
+    while (said.ptr) {
+        struct str line = str_trim(str_split(&said, '\n'));
+        if (line.len && words.len)
+            buf_add_c(&words, "; ");
+        buf_add_printable(&words, line, OS_LAST_WORDS);
+    }
+    return err_set(err, -EIO, "%s: %s", os_status_text(status, ended), buf_status(&words) == 0 && words.len ? words.ptr : "no reason given");
 }

@@ -184,6 +184,11 @@ int os_interrupt_fd(void); /* readable when a signal came; -1 outside */
 int os_run(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err) BASE_MUST_USE;
 /* The same with input as its standard input: a file, or a memfd; the caller's. */
 int os_run_with(const struct os_spawn *s, int input, uint64_t timeout_ms, struct buf *out, struct buf *errout, int *ret_status, struct err *err) BASE_MUST_USE;
+/* For commands that are to end with 0, as os_run; what the command says on stderr goes into err. -EIO: it ended otherwise, and err has os_status_ok's text, for err_prefix. */
+int os_run_ok(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct err *err) BASE_MUST_USE;
+/* 0 for a status of 0; else -EIO with how it ended and the last of what it said: "exit 1: cannot open 'x'". Its last whole lines that fit in OS_LAST_WORDS, joined by "; ", made printable. */
+#define OS_LAST_WORDS 400
+int os_status_ok(int status, struct str said, struct err *err) BASE_MUST_USE;
 
 /* The pidfd of a process that is not our child; -ESRCH. */
 int os_pidfd_open(pid_t pid) BASE_MUST_USE;

@@ -248,7 +248,7 @@ static const char *deb_version(struct arena *a, const char *file)
 
 static int unpack_one(const struct debian *d, const struct apt_deb *deb, struct err *err)
 {
-    char path[STORE_PATH_MAX], tree[STORE_PATH_MAX], why[OS_STATUS_TEXT];
+    char path[STORE_PATH_MAX], tree[STORE_PATH_MAX];
     int r = store_path(d->in->store, path, err, "debs/%s.deb", deb->sha256);
     if (r == 0)
         r = store_pathf(tree, err, "%s/tree", d->in->stage);
@@ -257,14 +257,8 @@ static int unpack_one(const struct debian *d, const struct apt_deb *deb, struct 
     const char *const argv[] = {"dpkg-deb", "-x", path, tree, NULL};
     struct os_spawn s = {.argv = argv, .envp = d->apt.env, .use_path = true, .cwd = "/", .keep_fds = &d->in->lockfd, .n_keep_fds = 1, .death_signal = SIGKILL,
                          .new_group = true, .own_pids = os_own_pids_possible()};
-    base_autobuf struct buf out = BUF_INIT(4096), errout = BUF_INIT(65536);
-    int status;
-    r = os_run(&s, UNPACK_MS, &out, &errout, &status, err);
-    if (r < 0 || status == 0)
-        return r;
-    base_autobuf struct buf shown = BUF_INIT(4096);
-    buf_add_printable(&shown, str_trim(buf_str(&errout)), 400);
-    return err_set(err, -EIO, "cannot unpack '%s': dpkg-deb %s: %s", deb->file, os_status_text(status, why), shown.ptr ? shown.ptr : "");
+    r = os_run_ok(&s, UNPACK_MS, NULL, err);
+    return r < 0 ? err_prefix(err, "cannot unpack '%s': dpkg-deb", deb->file) : 0;
 }
 
 /* In order, since a later package may put files into folders of an earlier one. The package that brings the program gives the version; for a kind without a program it is the first that was asked for. */

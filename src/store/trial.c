@@ -46,7 +46,6 @@ static int trial_words(const struct store_runtime *r, struct trial *t)
 
 static int try_form(struct store *s, const struct store_runtime *r, enum store_confine form, const char *work, struct buf *out, struct err *err)
 {
-    char why[OS_STATUS_TEXT];
     struct trial t;
     struct store_launch l;
     int code = trial_words(r, &t);
@@ -63,12 +62,10 @@ static int try_form(struct store *s, const struct store_runtime *r, enum store_c
     store_launch_release(&l);
     if (code < 0)
         return code;
-    if (status != 0) {
-        base_autobuf struct buf shown = BUF_INIT(4096);
-        struct str said = str_trim(buf_str(&errout));
-        buf_add_printable(&shown, said.len ? said : str_trim(buf_str(out)), 300);
+    code = os_status_ok(status, str_trim(buf_str(&errout)).len ? buf_str(&errout) : buf_str(out), err);
+    if (code < 0) {
         buf_clear(out);
-        return err_set(err, -EIO, "its program does not start: %s: %s", os_status_text(status, why), shown.ptr ? shown.ptr : "");
+        return err_prefix(err, "its program does not start");
     }
     buf_add_str(out, buf_str(&errout)); /* llama-server prints its version there */
     /* An empty file is a script that does nothing, and well. */

@@ -165,18 +165,11 @@ static int write_state(const struct up *u, struct kept *k, struct err *err)
 static int try_program(const struct up *u, int state, struct err *err)
 {
     const char *argv[] = {u->o->program, "_up", "--check", "--state-fd", "3", NULL};
-    base_autobuf struct buf said = BUF_INIT(4096);
     struct os_spawn s = {.argv = argv, .envp = (const char *const *)environ, .keep_fds = &state, .n_keep_fds = 1, .death_signal = SIGKILL};
-    int status = 0;
-    int rc = os_run(&s, TRY_MS, NULL, &said, &status, err);
+    int rc = os_run_ok(&s, TRY_MS, NULL, err);
     if (rc < 0)
         return err_prefix(err, "'%s' cannot take over", u->o->program);
-    if (status == 0)
-        return lseek(state, 0, SEEK_SET) < 0 ? err_sys(err, -errno, "cannot rewind the state") : 0;
-    char how[OS_STATUS_TEXT];
-    base_autobuf struct buf why = BUF_INIT(ERR_TEXT_MAX);
-    buf_add_printable(&why, str_trim(buf_str(&said)), 600);
-    return err_set(err, -ENOEXEC, "'%s' cannot take over: %s", u->o->program, why.len && buf_status(&why) == 0 ? why.ptr : os_status_text(status, how));
+    return lseek(state, 0, SEEK_SET) < 0 ? err_sys(err, -errno, "cannot rewind the state") : 0;
 }
 
 int up_upgrade_ask(struct up *u, struct err *err)

@@ -141,7 +141,7 @@ box() {
 	printf '#!/bin/sh\nprintf "*filter\\n:INPUT ACCEPT [0:0]\\n-A INPUT -p tcp --dport 7770 -j DROP\\nCOMMIT\\n"\n' >"$scratch/bin/iptables-save"
 	chmod +x "$scratch/bin/nft" "$scratch/bin/iptables-save"
 	PATH=$scratch/bin:$PATH
-	[[ $(found firewall "host here") == "unproven: its rules cannot be seen: 'nft' ended with exit 1: cannot list: no netlink" ]]
+	[[ $(found firewall "host here") == "unproven: its rules cannot be seen: 'nft' failed: exit 1: cannot list: no netlink" ]]
 	# nft has no rule: older ones of iptables are not among its own
 	printf '#!/bin/sh\n' >"$scratch/bin/nft"
 	[[ $(found firewall "host here") == "broken: the probe of service 'a' is stopped at port 7770 by line 3 of iptables-save" ]]

@@ -138,7 +138,7 @@ fleet() {
 	[[ $errors == *"nothing is proven: the test did not run on 0000:07:00.0"* ]]
 	run_split "$BERTH" doctor --prove -- "$scratch/broken"
 	[ "$status" -eq 1 ]
-	[[ $errors == *"failed (exit 3): no device"* ]]
+	[[ $errors == *"failed: exit 3: no device"* ]]
 	run_split "$BERTH" doctor -v
 	[[ $output == *unproven* ]]
 	run_split "$BERTH" doctor --prove -- "$scratch/all_reduce_perf" -g 2

@@ -68,7 +68,7 @@ replace_copy() { # FILE
 	replace_copy "$scratch/other"
 	run_split "$scratch/good" upgrade -f "$fleet"
 	[ "$status" -eq 1 ]
-	[ "$errors" = "berth upgrade: '$scratch/bin/berth' cannot take over: this is no berth; nothing has changed" ]
+	[ "$errors" = "berth upgrade: '$scratch/bin/berth' cannot take over: exit 3: this is no berth; nothing has changed" ]
 	BERTH=$scratch/good
 	[ "$(status_of '.upgrades, .services[0].state' | tr '\n' ' ')" = "0 ready " ]
 	curl -sS "$url/v1/models" | grep -q '"a"'

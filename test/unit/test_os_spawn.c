@@ -957,6 +957,49 @@ static void test_run_over_ceiling(void **state)
     assert_int_equal(errout.len, 0);
 }
 
+/* How a script ends, in os_run_ok's words. */
+static int run_script(const char *script, struct buf *out, struct err *err)
+{
+    const char *argv[] = {"/bin/sh", "-c", script, NULL};
+    struct os_spawn s = command(argv);
+    return os_run_ok(&s, PATIENCE_MS, out, err);
+}
+
+static void test_run_ok(void **state)
+{
+    (void)state;
+    base_autobuf struct buf out = BUF_INIT(1000);
+    struct err err = {0};
+    assert_int_equal(run_script("echo said; echo only a warning >&2", &out, &err), 0);
+    assert_string_equal(out.ptr, "said\n");
+    assert_int_equal(run_script("exit 3", NULL, &err), -EIO);
+    assert_string_equal(err.text, "exit 3: no reason given");
+    assert_int_equal(run_script("echo '  E: no disk  ' >&2; echo >&2; printf 'E: \\033[1mgave up\\n' >&2; exit 1", NULL, &err), -EIO);
+    assert_string_equal(err.text, "exit 1: E: no disk; E: \\x1b[1mgave up");
+    assert_int_equal(run_script("echo going >&2; kill -9 $$", NULL, &err), -EIO);
+    assert_string_equal(err.text, "killed by SIGKILL: going");
+    const char *argv[] = {"/no/such/program", NULL};
+    struct os_spawn s = command(argv);
+    assert_int_equal(os_run_ok(&s, PATIENCE_MS, NULL, &err), -ENOENT);
+}
+
+/* The reason stands at the end, however much comes before it. */
+static void test_run_ok_last_words(void **state)
+{
+    (void)state;
+    struct err err = {0};
+    assert_int_equal(run_script("yes 'one line of very many' | head -c 1000000 >&2; echo >&2; echo 'the reason' >&2; exit 1", NULL, &err), -EIO);
+    assert_true(str_starts(str_of(err.text), STR("exit 1: one line of very many; one line")));
+    assert_true(str_ends(str_of(err.text), STR("; the reason")));
+    assert_in_range(strlen(err.text), OS_LAST_WORDS - 50, OS_LAST_WORDS + 60);
+
+    char longer[2 * OS_LAST_WORDS];
+    memset(longer, 'x', sizeof longer);
+    assert_int_equal(os_status_ok(0x100, (struct str){longer, sizeof longer}, &err), -EIO);
+    assert_int_equal(strlen(err.text), strlen("exit 1: ") + OS_LAST_WORDS + strlen("..."));
+    assert_int_equal(os_status_ok(0, STR("it talks"), &err), 0);
+}
+
 static void test_run_timeout(void **state)
 {
     (void)state;
@@ -1044,6 +1087,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_bind_fails),
         cmocka_unit_test(test_remove_mount),
         cmocka_unit_test(test_run_over_ceiling),
+        cmocka_unit_test(test_run_ok),
+        cmocka_unit_test(test_run_ok_last_words),
         cmocka_unit_test(test_run_timeout),
         cmocka_unit_test(test_run_timeout_group),
         cmocka_unit_test(test_run_leftover),
