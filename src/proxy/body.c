@@ -20,7 +20,9 @@ void proxy_body_init(struct proxy_body *b, const struct fleet_bodies *limits)
 
 struct str proxy_body_text(const struct proxy_body *b)
 {
-    return b->file ? (struct str){b->map, b->map ? b->len : 0} : buf_str(&b->mem);
+    if (b->map)
+        return (struct str){b->map, b->len};
+    return b->file || !b->mem.len ? STR("") : buf_str(&b->mem); /* parts of it are views too, which an empty one at NULL cannot have */
 }
 
 int proxy_body_admit(struct proxy *p, const struct fleet_bodies *limits, int64_t length)
