@@ -52,7 +52,7 @@ FUZZ  := $(patsubst test/fuzz/%.c,$(BUILD)/fuzz/%,$(sort $(wildcard test/fuzz/fu
 AIDS  := $(patsubst test/aids/%.c,$(BUILD)/aids/%,$(sort $(wildcard test/aids/*.c)))
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps deps-check up down check check-fast check-fit check-hosts check-long lint asan tsan fuzz fuzz-long analyze coverage headers install man clean compile_commands.json test-programs
+.PHONY: all help deps deps-check up down check check-fast check-fit check-hosts check-long check-races lint asan tsan fuzz fuzz-long analyze coverage headers install man clean compile_commands.json test-programs races-programs
 .DELETE_ON_ERROR:
 
 all: $(BUILD)/berth $(BUILD)/mkmodel
@@ -64,6 +64,7 @@ help:
 	@echo 'check-fit       the whole grid of predictions against the installed engine (20 minutes)'
 	@echo 'check-long      transfers of 2 GiB over a line with faults (5 GB in memory or on disk; 3 minutes)'
 	@echo 'check-hosts     deploys to two real systemd hosts in containers, over ssh (root; 10 minutes)'
+	@echo 'check-races     everything that a fleet can be asked at once, under ThreadSanitizer and AddressSanitizer (5 minutes)'
 	@echo 'lint            layers, banned words, complexity, shellcheck, warnings as errors with gcc and clang'
 	@echo 'analyze         gcc -fanalyzer and clang-tidy'
 	@echo 'fuzz            build the fuzzers (libFuzzer) and run each for FUZZ_SECONDS=30; fuzz-long: for half an hour'
@@ -124,6 +125,10 @@ $(BUILD)/fitmodels: $(BUILD)/aids/fitmodels
 
 test-programs: all $(UNIT) $(FUZZ) $(AIDS) $(BUILD)/fit-observer.so $(BUILD)/crash-recorder.so $(BUILD)/names.so $(BUILD)/open-counter.so
 
+# What threads work in.
+RACES := net net_resolve net_tls hub proxy_file proxy_join proxy_lanes proxy_worker
+races-programs: $(BUILD)/berth $(BUILD)/aids/fake_engine $(RACES:%=$(BUILD)/test/test_%)
+
 deps:
 	@tools/deps build
 deps-check:
@@ -138,6 +143,7 @@ down:
 check: deps-check
 	@$(MAKE) --no-print-directory -j2 test-programs
 	@$(MAKE) --no-print-directory -j2 BUILD=build/asan SAN=address,undefined test-programs
+	@$(MAKE) --no-print-directory -j2 BUILD=build/tsan SAN=thread CFLAGS='-O1 -g' races-programs
 	@test/run $(GROUPS)
 
 check-fit: deps-check
@@ -151,6 +157,11 @@ check-hosts: deps-check
 check-long: deps-check
 	@$(MAKE) --no-print-directory -j2 all $(AIDS)
 	@test/run long
+
+check-races: deps-check
+	@$(MAKE) --no-print-directory -j2 BUILD=build/tsan SAN=thread CFLAGS='-O1 -g' races-programs
+	@$(MAKE) --no-print-directory -j2 BUILD=build/asan SAN=address,undefined races-programs
+	@test/run races
 
 check-fast:
 	@$(MAKE) --no-print-directory -j2 test-programs
