@@ -15,11 +15,6 @@
 
 static const char error_type_request[] = "invalid_request_error";
 
-static uint64_t now_ms(const struct httpio_conn *c)
-{
-    return net_loop_now_ms(c->server->loop);
-}
-
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
 void httpio_conn_write(struct httpio_conn *c, const struct str *parts, size_t n_parts)
@@ -45,7 +40,7 @@ void httpio_conn_write(struct httpio_conn *c, const struct str *parts, size_t n_
             buf_release(&c->out);
     }
     if (c->write_since == 0 && net_stream_queued(c->stream) > 0) {
-        c->write_since = now_ms(c);
+        c->write_since = httpio_conn_now(c);
         c->write_seen = c->given - net_stream_unsent(c->stream);
         httpio_sweep_want(&c->server->sweep, httpio_conn_due(c, c->write_since));
     }
@@ -116,7 +111,7 @@ static void conn_linger(struct httpio_conn *c)
     c->state = CONN_LINGER;
     httpio_server_idle(c, false);
     httpio_server_head(c, false);
-    c->since = now_ms(c);
+    c->since = httpio_conn_now(c);
     c->dropped = 0;
     buf_release(&c->pending);
     net_stream_shutdown(c->stream);
@@ -125,8 +120,7 @@ static void conn_linger(struct httpio_conn *c)
     end_linger(c);
 }
 
-/* Answers with an error of our own and lingers. An exchange that has not answered is ended; one that has is cut. */
-static void refuse(struct httpio_conn *c, unsigned status, const char *type, const char *message)
+void httpio_conn_refuse(struct httpio_conn *c, unsigned status, const char *type, const char *message)
 {
     base_autobuf struct buf body = BUF_INIT((size_t)4 * ERR_TEXT_MAX);
     struct str part;
@@ -239,7 +233,7 @@ static int on_message_end(void *ctx)
 
     assert(c->magic == HTTPIO_MAGIC_CONN);
     c->in_body = false;
-    c->since = now_ms(c); /* of a next head that is already here */
+    c->since = httpio_conn_now(c); /* of a next head that is already here */
     if (x->active && !x->ended && s->ops.on_body_end)
         s->ops.on_body_end(s->ctx, x);
     return go_on(c);
@@ -254,14 +248,14 @@ static void bad_request(struct httpio_conn *c, int code, const struct err *err)
     switch (code) {
     case -EMSGSIZE:
         httpio_server_add_count(c->server, HTTPIO_HEAD_LARGE);
-        refuse(c, 431, error_type_request, err->text);
+        httpio_conn_refuse(c, 431, error_type_request, err->text);
         break;
     case -ENOMEM:
-        refuse(c, 503, "overloaded_error", "out of memory");
+        httpio_conn_refuse(c, 503, "overloaded_error", "out of memory");
         break;
     default:
         httpio_server_add_count(c->server, HTTPIO_BAD);
-        refuse(c, 400, error_type_request, err->text);
+        httpio_conn_refuse(c, 400, error_type_request, err->text);
     }
 }
 
@@ -336,7 +330,7 @@ static void on_data(void *ctx, struct str data)
         return;
     }
     if (c->phase == PHASE_BODY || c->phase == PHASE_IDLE)
-        c->since = now_ms(c);
+        c->since = httpio_conn_now(c);
     used = feed(c, data);
     if (c->state == CONN_OPEN && used < data.len) {
         if (!keep(c, (struct str){data.ptr + used, data.len - used}))
@@ -356,7 +350,7 @@ void httpio_conn_next(struct httpio_conn *c)
         return;
     /* Taken out while it is parsed: what an owner does meanwhile may release the connection's buffer. */
     c->pending = BUF_INIT(pending.max);
-    c->since = now_ms(c);
+    c->since = httpio_conn_now(c);
     used = feed(c, buf_str(&pending));
     if (c->state == CONN_OPEN && used < pending.len) {
         buf_drop_front(&pending, used);
@@ -421,158 +415,6 @@ static void on_close(void *ctx)
 
 static const struct net_stream_ops stream_ops = {.on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_close = on_close};
 
-/* ---- phases and limits ----------------------------------------------------------------------------------- */
-
-bool httpio_conn_unused(const struct httpio_conn *c)
-{
-    return c->state == CONN_OPEN && !c->x.active && !c->in_body && c->pending.len == 0 && http_parser_idle(c->parser) && net_stream_quiet(c->stream);
-}
-
-static enum conn_phase phase_of(const struct httpio_conn *c)
-{
-    if (c->in_body)
-        return !c->x.active ? PHASE_DROP : c->x.ended ? PHASE_BUSY : PHASE_BODY;
-    if (c->x.active)
-        return PHASE_BUSY;
-    return http_parser_idle(c->parser) ? PHASE_IDLE : PHASE_HEAD;
-}
-
-static bool wants_bytes(const struct httpio_conn *c)
-{
-    if (c->state == CONN_LINGER)
-        return true;
-    if (c->x.active && c->in_body && c->x.paused)
-        return false;
-    return c->pending.len < HTTPIO_PENDING_MAX;
-}
-
-void httpio_conn_update(struct httpio_conn *c)
-{
-    bool read;
-
-    if (c->state == CONN_CLOSED)
-        return;
-    if (c->state == CONN_OPEN) {
-        enum conn_phase phase = phase_of(c);
-
-        if (phase != c->phase) {
-            c->phase = phase;
-            c->since = c->body_since = now_ms(c);
-            c->body_bytes = 0;
-            httpio_server_idle(c, phase == PHASE_IDLE);
-            httpio_server_head(c, phase == PHASE_HEAD);
-            httpio_sweep_want(&c->server->sweep, httpio_conn_due(c, c->since));
-        }
-    }
-    read = wants_bytes(c);
-    if (read != c->reading) {
-        c->reading = read;
-        net_stream_read(c->stream, read);
-        if (!read)
-            httpio_sweep_want(&c->server->sweep, httpio_later(now_ms(c), HTTPIO_GONE_MS));
-    }
-}
-
-static uint64_t limit_at(uint64_t since, uint64_t limit_ms)
-{
-    return limit_ms ? httpio_later(since, limit_ms) : UINT64_MAX;
-}
-
-/* True when the end of the client could not be seen by reading. */
-static bool unread(const struct httpio_conn *c)
-{
-    return c->state == CONN_OPEN && !c->reading && c->x.active && !c->x.ended;
-}
-
-/* A body may neither stop nor come so slowly that it never ends. */
-static uint64_t body_due(const struct httpio_conn *c)
-{
-    const struct httpio_limits *l = &c->server->limits;
-    uint64_t stall = limit_at(c->since, l->body_stall_ms), pace = limit_at(c->body_since, l->body_stall_ms);
-
-    if (l->body_pace == 0)
-        return stall;
-    pace = httpio_later(pace, c->body_bytes * 1000 / l->body_pace);
-    return stall < pace ? stall : pace;
-}
-
-static uint64_t read_due(const struct httpio_conn *c, uint64_t now)
-{
-    const struct httpio_limits *l = &c->server->limits;
-
-    if (unread(c))
-        return net_stream_gone(c->stream) ? 0 : now + HTTPIO_GONE_MS;
-    if (c->state == CONN_LINGER)
-        return httpio_later(c->since, HTTPIO_LINGER_MS);
-    switch (c->phase) {
-    case PHASE_IDLE:
-        return limit_at(c->since, net_stream_greeted(c->stream) ? l->idle_ms : l->head_ms);
-    case PHASE_HEAD:
-        return limit_at(c->since, l->head_ms);
-    case PHASE_BODY:
-        return body_due(c);
-    case PHASE_DROP:
-        return httpio_later(c->since, HTTPIO_LINGER_MS);
-    case PHASE_BUSY:
-        break;
-    }
-    return UINT64_MAX;
-}
-
-/* When writing was last seen to move, plus its limit. Movement is only seen when looked at, so we look four times within the limit. */
-static uint64_t write_due(struct httpio_conn *c, uint64_t now, uint64_t *ret_look)
-{
-    uint64_t limit = c->server->limits.write_stall_ms;
-
-    *ret_look = UINT64_MAX;
-    if (c->write_since == 0 || limit == 0)
-        return UINT64_MAX;
-    uint64_t gone = c->given - net_stream_unsent(c->stream);
-    if (gone != c->write_seen) {
-        c->write_seen = gone;
-        c->write_since = now;
-    }
-    *ret_look = httpio_later(now, limit / 4 + 1);
-    return httpio_later(c->write_since, limit);
-}
-
-uint64_t httpio_conn_due(struct httpio_conn *c, uint64_t now)
-{
-    uint64_t look, reading = read_due(c, now), writing = write_due(c, now, &look);
-
-    if (reading <= now || writing <= now)
-        return 0;
-    if (writing < look)
-        look = writing;
-    return reading < look ? reading : look;
-}
-
-void httpio_conn_expire(struct httpio_conn *c, uint64_t now)
-{
-    uint64_t look;
-
-    if (write_due(c, now, &look) <= now) {
-        httpio_server_add_count(c->server, HTTPIO_WRITE_STUCK);
-        httpio_conn_kill(c, true);
-        return;
-    }
-    if (unread(c)) {
-        httpio_conn_kill(c, false);
-        return;
-    }
-    if (c->state == CONN_OPEN && c->phase == PHASE_HEAD) {
-        httpio_server_add_count(c->server, HTTPIO_HEAD_LATE);
-        refuse(c, 408, "timeout_error", "the request's head did not arrive in time");
-    } else if (c->state == CONN_OPEN && c->phase == PHASE_BODY) {
-        httpio_server_add_count(c->server, HTTPIO_BODY_LATE);
-        refuse(c, 408, "timeout_error", "the request's body stopped arriving, or came too slowly");
-    } else {
-        if (c->idle)
-            httpio_server_add_count(c->server, HTTPIO_IDLE_OVER);
-        httpio_conn_kill(c, false);
-    }
-}
-
 /* ---- accepting ------------------------------------------------------------------------------------------- */
 
 void httpio_conn_accept(struct httpio_server *s, struct net_stream *stream)
@@ -589,7 +431,7 @@ void httpio_conn_accept(struct httpio_server *s, struct net_stream *stream)
     *c = (struct httpio_conn){.magic = HTTPIO_MAGIC_CONN, .server = s, .stream = stream, .parser = parser, .refused = refused, .phase = PHASE_IDLE};
     c->out = BUF_INIT((size_t)HTTP_HEAD_MAX);
     c->pending = BUF_INIT(HTTPIO_PENDING_MAX + (size_t)256 * 1024);
-    c->since = now_ms(c);
+    c->since = httpio_conn_now(c);
     s->refs++;
     httpio_server_add_count(s, refused ? HTTPIO_REFUSED : HTTPIO_ACCEPTED);
     if (refused)
@@ -600,7 +442,7 @@ void httpio_conn_accept(struct httpio_server *s, struct net_stream *stream)
     LIST_INSERT_HEAD(&s->conns, c, link);
     net_stream_set_ops(stream, &stream_ops, c);
     if (refused) {
-        refuse(c, 503, "overloaded_error", "too many connections");
+        httpio_conn_refuse(c, 503, "overloaded_error", "too many connections");
         return;
     }
     httpio_sweep_want(&s->sweep, httpio_conn_due(c, c->since));

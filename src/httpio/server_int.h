@@ -152,19 +152,27 @@ static inline void httpio_server_add_count(struct httpio_server *s, enum httpio_
 void httpio_conn_accept(struct httpio_server *s, struct net_stream *stream);
 /* Closes now. The exchange's on_done is the last thing that happens. */
 void httpio_conn_kill(struct httpio_conn *c, bool reset);
-/* True when no request is there, not even its first byte. */
-bool httpio_conn_unused(const struct httpio_conn *c);
+/* Answers with an error of our own and lingers. An exchange that has not answered is ended; one that has is cut. */
+void httpio_conn_refuse(struct httpio_conn *c, unsigned status, const char *type, const char *message);
 void httpio_conn_next(struct httpio_conn *c);  /* goes on with pending bytes */
 void httpio_conn_flush(struct httpio_conn *c); /* sends a corked head */
 /* Hands bytes to net; a corked head goes before them. */
 void httpio_conn_write(struct httpio_conn *c, const struct str *parts, size_t n_parts);
-void httpio_conn_update(struct httpio_conn *c); /* reading and phase, after anything they depend on */
 /* The response is complete and written. */
 void httpio_conn_flushed(struct httpio_conn *c);
 /* The part of a head that is the same for all: Date, Connection, the empty line. */
 int httpio_conn_end_head(struct httpio_conn *c, bool with_date, unsigned minor);
+void httpio_conn_continue(struct httpio_conn *c); /* 100 Continue, when it is owed */
+
+/* ---- conn_limits.c ---- */
+static inline uint64_t httpio_conn_now(const struct httpio_conn *c)
+{
+    return net_loop_now_ms(c->server->loop);
+}
+/* True when no request is there, not even its first byte. */
+bool httpio_conn_unused(const struct httpio_conn *c);
+void httpio_conn_update(struct httpio_conn *c); /* reading and phase, after anything they depend on */
 /* Looks at one connection: when its next deadline is, or 0 when one has passed. */
 uint64_t httpio_conn_due(struct httpio_conn *c, uint64_t now);
 /* A deadline has passed. */
 void httpio_conn_expire(struct httpio_conn *c, uint64_t now);
-void httpio_conn_continue(struct httpio_conn *c); /* 100 Continue, when it is owed */
