@@ -293,6 +293,12 @@ static void note_sent(struct proxy_request *r)
     see_sent(r->proxy->see, r->page, t, names, net_loop_now_ms(r->lane->loop));
 }
 
+/* A call that could not begin for what is ours or the client's: no other replica would help. */
+static bool is_not_of_replica(int rc)
+{
+    return rc == -ENOMEM || rc == -EINVAL || rc == -ENODATA || rc == -EMFILE || rc == -ENFILE || rc == -ENOBUFS;
+}
+
 void proxy_forward_go(struct proxy_request *r, bool expired)
 {
     struct proxy *p = r->proxy;
@@ -317,7 +323,7 @@ void proxy_forward_go(struct proxy_request *r, bool expired)
     note_sent(r);
     proxy_answer_reset(r);
     int rc = call(r, &err);
-    if (rc == -ENOMEM || rc == -EINVAL || rc == -ENODATA) { /* ours or the client's, not the replica's */
+    if (is_not_of_replica(rc)) {
         (void)proxy_forward_leave(r, SCHED_ABANDONED); /* this is called while turns are handed out */
         proxy_request_fail(r, rc == -EINVAL ? 400 : 503, "%s", err.text);
     } else if (rc < 0) {

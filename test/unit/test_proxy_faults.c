@@ -6,6 +6,7 @@
 #include "proxy_rig.h"
 
 #include <proxy/proxy_int.h>
+#include <sys/resource.h>
 
 #define CHAT "/v1/chat/completions"
 #define BODY "{\"model\":\"m\"}"
@@ -56,6 +57,40 @@ static void test_refused(void **state)
     assert_true(has_line(&c.fields, "X-Berth-Attempts: 2"));
     client_release(&c);
     close(fd);
+}
+
+/* A router that has no descriptor left for a call does not hold it against its replicas. */
+static void test_no_descriptor(void **state)
+{
+    (void)state;
+    static const char ask_again[] = "POST " CHAT " HTTP/1.1\r\nHost: a\r\nContent-Length: 13\r\n\r\n" BODY;
+    struct rlimit was, none;
+    struct client c;
+    rig_replicas(2, ECHO);
+    raw_start(&c, "GET /health HTTP/1.1\r\nHost: a\r\n\r\n");
+    WAIT(contains(&c.body, "{\"status\":\"ok\"}"));
+    buf_clear(&c.body);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    none = was;
+    int next = dup(0);
+    assert_true(next >= 0);
+    close(next);
+    none.rlim_cur = (rlim_t)next; /* the lowest that is free */
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    struct str data = str_of(ask_again);
+    assert_int_equal(net_stream_write(c.raw, &data, 1), 0);
+    WAIT(contains(&c.body, "\"code\":503"));
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+    assert_true(contains(&c.body, "Too many open files"));
+    client_release(&c);
+    assert_int_equal(stats().retries, 0);
+    assert_true(metric("berth_router_replica_suspect{replica=\"r0\"} 0"));
+    assert_true(metric("berth_router_replica_suspect{replica=\"r1\"} 0"));
+    assert_true(metric("berth_router_replica_busy{replica=\"r0\"} 0"));
+    ask(&c, "POST", CHAT, BODY);
+    assert_int_equal(c.status, 200);
+    assert_true(has_line(&c.fields, "X-Berth-Attempts: 1"));
+    client_release(&c);
 }
 
 static void test_reset_before_bytes(void **state)
@@ -546,6 +581,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(test_refused),
+        RIG_TEST(test_no_descriptor),
         RIG_TEST(test_reset_before_bytes),
         RIG_TEST(test_large_body_sent_again),
         RIG_TEST(test_bodies_are_bounded),
