@@ -56,12 +56,26 @@ uint64_t up_life_of(const struct run_info *info)
 
 /* ---- what it knows of conversations, kept in the fleet's folder -------------------------------------------- */
 
+static bool is_hex(struct str s)
+{
+    for (size_t i = 0; i < s.len; i++)
+        if (!((s.ptr[i] >= '0' && s.ptr[i] <= '9') || (s.ptr[i] >= 'a' && s.ptr[i] <= 'f')))
+            return false;
+    return s.len > 0 && s.len <= INDEX_MAX;
+}
+
+/* Nothing but digits goes on to a worker, whatever was done to the file. */
 static void load_index(struct up *u)
 {
     os_autoclose int dir = os_open_dir(u->paths.fleet, NULL);
-    buf_clear(&u->router.index);
-    if (dir >= 0 && os_read_file(dir, INDEX_NAME, &u->router.index, NULL) < 0)
-        buf_clear(&u->router.index); /* none, or one that is of no use */
+    struct buf *index = &u->router.index;
+    buf_clear(index);
+    int rc = dir < 0 ? dir : os_read_file(dir, INDEX_NAME, index, NULL);
+    if (rc == 0 && is_hex(buf_str(index)))
+        return;
+    buf_clear(index);
+    if (rc != -ENOENT)
+        up_say(u, EVENT_WARN, "router", "'%s/" INDEX_NAME "' cannot be used: conversations begin anew", u->paths.fleet);
 }
 
 static void tell_index(struct up *u)
@@ -75,14 +89,6 @@ static void tell_index(struct up *u)
     buf_add_str(&b, buf_str(&u->router.index));
     buf_add_c(&b, "\"}");
     up_worker_send(u->router.workers, &b);
-}
-
-static bool is_hex(struct str s)
-{
-    for (size_t i = 0; i < s.len; i++)
-        if (!((s.ptr[i] >= '0' && s.ptr[i] <= '9') || (s.ptr[i] >= 'a' && s.ptr[i] <= 'f')))
-            return false;
-    return s.len > 0 && s.len <= INDEX_MAX;
 }
 
 /* A disk that is full costs what is known of conversations, after the next restart, and nothing else. */

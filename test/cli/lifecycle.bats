@@ -138,6 +138,27 @@ write_fleet() {
 	wait "$route"
 }
 
+@test "what was known of conversations and cannot be read keeps no router from starting" {
+	local index=$BERTH_STATE/fleets/lonely/router.index bad
+	write_fleet
+	sed -i 's/127.0.0.1:18080/127.0.0.1:0/' "$fleet"
+	mkdir -p "${index%/*}"
+	for bad in 'printf %s "00\"}"' 'printf "00\n00"' 'head -c 4096 /dev/urandom' 'printf ABCD' 'printf ""' 'printf 00zz'; do
+		eval "$bad" >"$index"
+		"$BERTH" route -f "$fleet" 2>"$scratch/route" 3>&- &
+		route=$!
+		for _ in $(seq 100); do
+			! grep -q ^router "$scratch/route" || break
+			sleep 0.05
+		done
+		url=$(sed -n 's/^router  //p' "$scratch/route")
+		[ "$(curl -sS "$url/v1/models" | jq -r '.data[0].id')" = medium ]
+		grep -q "router.index' cannot be used: conversations begin anew" "$scratch/route"
+		kill -TERM "$route"
+		wait "$route"
+	done
+}
+
 @test "signals while it ends: the end stays an orderly one" {
 	local code port pid
 	read -r port < <(free_ports 1)
