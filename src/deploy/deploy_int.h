@@ -92,6 +92,8 @@ struct deploy_unit {
     char fragment[DEPLOY_PATH_MAX], invocation[64];
 };
 int deploy_show(const struct deploy *d, const char *unit, struct deploy_unit *ret, struct err *err) BASE_MUST_USE;
+/* The same for n units, asked together: a process of systemctl takes longer than its answer. */
+int deploy_show_many(const struct deploy *d, const char *const *units, size_t n, struct deploy_unit *ret, struct err *err) BASE_MUST_USE;
 /* systemctl with these words, NULL-terminated. Its own words are in err. */
 int deploy_systemctl(const struct deploy *d, const char *const *words, uint64_t timeout_ms, struct err *err) BASE_MUST_USE;
 /* Its process was started before its file was written. */

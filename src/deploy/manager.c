@@ -13,7 +13,9 @@
 #include "deploy_int.h"
 
 #define SHOW_MS 20000
-#define WORDS_MAX 24
+#define SHOW_WORDS 4    /* before the units */
+#define SHOW_AT_ONCE 64 /* units: their properties fit into what is read of an answer */
+#define WORDS_MAX (SHOW_WORDS + SHOW_AT_ONCE)
 
 /* -EIO as os_run_ok's. */
 static int call(const struct deploy *d, const char *program, const char *const *words, uint64_t timeout_ms, struct buf *out, struct err *err)
@@ -22,7 +24,7 @@ static int call(const struct deploy *d, const char *program, const char *const *
     size_t n = 1;
     if (d->host->scope == FLEET_USER)
         argv[n++] = "--user";
-    for (size_t i = 0; words[i] && n < WORDS_MAX; i++)
+    for (size_t i = 0; words[i] && n < WORDS_MAX + 3; i++)
         argv[n++] = words[i];
     base_autobuf struct buf runtime = BUF_INIT(DEPLOY_PATH_MAX);
     const char *of_session = getenv("XDG_RUNTIME_DIR");
@@ -91,23 +93,52 @@ static void take(struct deploy_unit *u, struct str key, struct str v)
         keep(u->invocation, sizeof u->invocation, v);
 }
 
-int deploy_show(const struct deploy *d, const char *unit, struct deploy_unit *ret, struct err *err)
+/* The blocks of several units, in the order in which they were asked for; an empty line is between them. */
+static int take_blocks(struct str text, struct deploy_unit *ret, size_t n, struct err *err)
+{
+    size_t at = 0;
+    memset(ret, 0, n * sizeof *ret);
+    text = str_trim(text);
+    while (text.ptr) {
+        struct str line = str_split(&text, '\n');
+        if (line.len == 0) {
+            at++;
+            continue;
+        }
+        struct str key = str_split(&line, '=');
+        if (at < n && line.ptr)
+            take(&ret[at], key, line);
+    }
+    /* whose is whose would be a guess */
+    return at + 1 == n ? 0 : err_set(err, -EIO, "systemctl was asked about %zu unit%s and told of %zu", n, n == 1 ? "" : "s", at + 1);
+}
+
+static int show_some(const struct deploy *d, const char *const *units, size_t n, struct deploy_unit *ret, struct err *err)
 {
     static const char properties[] = "--property=LoadState,ActiveState,UnitFileState,NeedDaemonReload,MainPID,NRestarts,ExecMainStartTimestamp,FragmentPath,InvocationID";
-    const char *const words[] = {"show", properties, "--timestamp=unix", "--", unit, NULL};
+    const char *words[WORDS_MAX + 1] = {"show", properties, "--timestamp=unix", "--"};
     base_autobuf struct buf out = BUF_INIT(65536);
+    for (size_t i = 0; i < n; i++)
+        words[SHOW_WORDS + i] = units[i];
     int r = call(d, "systemctl", words, SHOW_MS, &out, err);
     if (r < 0)
-        return r == -EIO ? err_prefix(err, "systemd cannot be asked about '%s'", unit) : r;
-    struct deploy_unit u = {0};
-    struct str rest = buf_str(&out);
-    while (rest.ptr) {
-        struct str line = str_split(&rest, '\n');
-        struct str key = line;
-        key = str_split(&line, '=');
-        if (line.ptr)
-            take(&u, key, line);
-    }
-    *ret = u;
-    return 0;
+        return r == -EIO ? err_prefix(err, "systemd cannot be asked about '%s'", units[0]) : r;
+    return take_blocks(buf_str(&out), ret, n, err);
+}
+
+int deploy_show_many(const struct deploy *d, const char *const *units, size_t n, struct deploy_unit *ret, struct err *err)
+{
+    int r = 0;
+    for (size_t at = 0; r == 0 && at < n; at += SHOW_AT_ONCE)
+        r = show_some(d, units + at, n - at < SHOW_AT_ONCE ? n - at : SHOW_AT_ONCE, ret + at, err);
+    return r;
+}
+
+int deploy_show(const struct deploy *d, const char *unit, struct deploy_unit *ret, struct err *err)
+{
+    struct deploy_unit u;
+    int r = show_some(d, &unit, 1, &u, err);
+    if (r == 0)
+        *ret = u;
+    return r;
 }

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -131,9 +132,8 @@ static int judge(struct deploy *d, const struct deploy_wanted *w, const struct d
     return item->reason && item->diff ? 0 : err_nomem(err);
 }
 
-static int plan_wanted(struct deploy *d, const struct deploy_wanted *w, const struct fleet *in_force, bool interrupted, struct deploy_item *item, struct err *err)
+static int plan_wanted(struct deploy *d, const struct deploy_wanted *w, const struct deploy_unit *u, const struct fleet *in_force, bool interrupted, struct deploy_item *item, struct err *err)
 {
-    struct deploy_unit u;
     char file[UNIT_NAME_MAX];
     bool container = w->form == UNIT_CONTAINER;
     const char *other = arena_printf(d->arena, "%s/%s", container ? d->unit_dir : d->quadlet_dir, unit_file(d->fleet->name, w->name, container ? UNIT_SERVICE : UNIT_CONTAINER, file));
@@ -151,13 +151,11 @@ static int plan_wanted(struct deploy *d, const struct deploy_wanted *w, const st
         r = e == -ENOENT ? 0 : e;
     }
     if (r == 0)
-        r = deploy_show(d, w->unit, &u, err);
-    if (r == 0)
-        r = check_fragment(d, w, &u, err);
+        r = check_fragment(d, w, u, err);
     if (r < 0)
         return r;
-    item->was_active = u.active || u.activating;
-    return judge(d, w, &u, in_force, interrupted, item, err);
+    item->was_active = u->active || u->activating;
+    return judge(d, w, u, in_force, interrupted, item, err);
 }
 
 /* ---- what is to go --------------------------------------------------------------------------------------------------- */
@@ -218,17 +216,36 @@ static int plan_retired(struct deploy *d, const char *dir, struct deploy_plan *p
     return r;
 }
 
+/* What systemd knows of all wanted units; the caller frees. */
+static int ask_manager(const struct deploy *d, struct deploy_unit **ret, struct err *err)
+{
+    struct deploy_unit *found = calloc(d->n_wanted + 1, sizeof *found);
+    base_autofree const char **units = calloc(d->n_wanted + 1, sizeof *units);
+    int r = found && units ? 0 : err_nomem(err);
+    for (size_t i = 0; r == 0 && i < d->n_wanted; i++)
+        units[i] = d->wanted[i].unit;
+    if (r == 0)
+        r = deploy_show_many(d, units, d->n_wanted, found, err);
+    if (r < 0)
+        free(found);
+    else
+        *ret = found;
+    return r;
+}
+
 int deploy_plan(struct deploy *d, struct deploy_plan *ret, struct err *err)
 {
     size_t cap = d->n_wanted + 8;
     struct deploy_plan p = {.interrupted = deploy_marked(d), .items = arena_alloc(d->arena, cap, sizeof *p.items)};
     if (!p.items)
         return err_nomem(err);
-    int r = 0;
+    struct deploy_unit *units = NULL;
+    int r = ask_manager(d, &units, err);
     struct fleet *in_force = load_in_force(d);
     for (size_t i = 0; r == 0 && i < d->n_wanted; i++)
-        r = plan_wanted(d, &d->wanted[i], in_force, p.interrupted, &p.items[p.n++], err);
+        r = plan_wanted(d, &d->wanted[i], &units[i], in_force, p.interrupted, &p.items[p.n++], err);
     fleet_free(in_force);
+    free(units);
     if (r == 0)
         r = plan_retired(d, d->unit_dir, &p, &cap, err);
     if (r == 0)

@@ -108,14 +108,8 @@ static const char *find_file(struct round *r, const struct seen *s, bool *ret_ou
 
 static void judge_unit(struct round *r, struct seen *s)
 {
-    struct err why;
     bool ours = true;
     const char *path = find_file(r, s, &ours);
-    if (deploy_show(&r->d, s->unit, &s->u, &why) < 0) {
-        s->state = "unknown";
-        snprintf(s->why, sizeof s->why, "%s", why.text);
-        return;
-    }
     if (!path && !s->u.loaded) {
         s->state = "absent";
         snprintf(s->why, sizeof s->why, "not installed: 'berth deploy' installs it");
@@ -232,6 +226,29 @@ static void put(struct json_out *o, const struct seen *s)
     json_out_end(o);
 }
 
+static int ask_manager(struct round *r, struct err *err)
+{
+    const char **units = arena_alloc(r->d.arena, r->n + 1, sizeof *units);
+    struct deploy_unit *found = calloc(r->n + 1, sizeof *found);
+    struct err why;
+    int rc = units && found ? 0 : err_nomem(err);
+    for (size_t i = 0; rc == 0 && i < r->n; i++)
+        units[i] = r->list[i].unit;
+    int asked = rc == 0 ? deploy_show_many(&r->d, units, r->n, found, &why) : rc;
+    for (size_t i = 0; rc == 0 && i < r->n; i++) {
+        struct seen *s = &r->list[i];
+        s->u = found[i];
+        if (asked == 0) {
+            judge_unit(r, s);
+            continue;
+        }
+        s->state = "unknown";
+        snprintf(s->why, sizeof s->why, "%s", why.text);
+    }
+    free(found);
+    return rc;
+}
+
 static int list_units(struct round *r, struct err *err)
 {
     int rc = 0;
@@ -244,9 +261,7 @@ static int list_units(struct round *r, struct err *err)
         rc = add_undeclared(r, r->d.unit_dir, err);
     if (rc == 0)
         rc = add_undeclared(r, r->d.quadlet_dir, err);
-    for (size_t i = 0; rc == 0 && i < r->n; i++)
-        judge_unit(r, &r->list[i]);
-    return rc;
+    return rc == 0 ? ask_manager(r, err) : rc;
 }
 
 static int write_round(const struct round *r, struct buf *ret, struct err *err)
