@@ -87,17 +87,14 @@ static int require_scalar(const struct fleet_reader *r, const struct yaml_node *
     return 0;
 }
 
-/* Offset of the first control character (C0, DEL, C1), or the length. Such a byte in an argument, a path or a unit file
- * is never meant. */
-static size_t control_at(struct str s)
+/* The first character that is not seen or changes how what is around it is read (controls, separators of lines, turns of the direction of writing): in an argument, a path or a unit file it is never meant. False without one. The
+ * text is UTF-8. */
+static bool find_hidden(struct str s, uint32_t *ret_point)
 {
-    for (size_t i = 0; i < s.len; i++) {
-        unsigned char c = (unsigned char)s.ptr[i];
-        bool c1 = c == 0xC2 && i + 1 < s.len && (unsigned char)s.ptr[i + 1] < 0xA0;
-        if (c < 0x20 || c == 0x7F || c1)
-            return i;
-    }
-    return s.len;
+    for (size_t n; s.len && (n = str_utf8_decode(s, ret_point)) > 0; s = (struct str){s.ptr + n, s.len - n})
+        if (!str_is_shown(*ret_point))
+            return true;
+    return false;
 }
 
 int fleet_text(struct fleet_reader *r, const struct yaml_node *n, const char **ret)
@@ -107,10 +104,9 @@ int fleet_text(struct fleet_reader *r, const struct yaml_node *n, const char **r
         return rc;
     if (n->text.len > FLEET_TEXT_MAX)
         return fleet_refuse(r, n, "%s is longer than %d bytes", fleet_label(r), FLEET_TEXT_MAX);
-    size_t at = control_at(n->text);
-    if (at < n->text.len)
-        return fleet_refuse(r, n, "%s holds the control character 0x%02x; remove it", fleet_label(r),
-                            (unsigned)(unsigned char)n->text.ptr[at]);
+    uint32_t point;
+    if (find_hidden(n->text, &point))
+        return fleet_refuse(r, n, point < 0xA0 ? "%s holds the control character 0x%02x; remove it" : "%s holds the hidden character U+%04X; remove it", fleet_label(r), (unsigned)point);
     const char *copy = arena_dup(r->arena, n->text);
     if (!copy)
         return err_nomem(r->err);
@@ -127,6 +123,9 @@ int fleet_number(struct fleet_reader *r, const struct yaml_node *n, uint64_t min
     bool is_number = str_to_u64(n->text, &v) == 0;
     if (is_number && n->quoted)
         return fleet_refuse(r, n, "%s must be a number; remove the quotes", fleet_label(r));
+    /* to other readers of YAML it is octal */
+    if (is_number && n->text.len > 1 && n->text.ptr[0] == '0')
+        return fleet_refuse(r, n, "%s must be a number without a 0 in front, not '%s'", fleet_label(r), fleet_show(r, n->text));
     if (!is_number || v < min || v > max)
         return fleet_refuse(r, n, "%s must be a whole number from %llu to %llu, not '%s'", fleet_label(r), (unsigned long long)min,
                             (unsigned long long)max, fleet_show(r, n->text));
