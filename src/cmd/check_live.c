@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Each service of this machine that answers is asked for what it declares, whoever started it; nothing is started for it. Who it is comes first: the battery is not for strangers. What an engine took is compared by a deploy and by
- * `berth up`, which know where its files are.
+ * `berth up`, which know where its files are. Then each endpoint is asked once as clients ask, through the router.
  */
+#include "front_int.h"
 #include "live_int.h"
 
 #include <errno.h>
@@ -104,7 +105,7 @@ static const char *asked_for(const struct fleet_service *s, struct arena *a)
     return buf_status(&text) < 0 ? NULL : arena_dup(a, text.len ? buf_str(&text) : STR("answers; there is no text to ask it for"));
 }
 
-static int judge(const struct fleet_service *s, struct arena *a, struct check_result *r, struct err *err)
+static int judge(const struct fleet_service *s, struct arena *a, struct check_result *r, bool *runs, struct err *err)
 {
     struct live l = {.service = s};
     *r = (struct check_result){.contract = "live", .subject = arena_printf(a, "service %s", s->name), .verdict = CHECK_UNPROVEN};
@@ -122,6 +123,7 @@ static int judge(const struct fleet_service *s, struct arena *a, struct check_re
         explicit_bzero(l.key, sizeof l.key);
         if (rc < 0)
             return rc;
+        *runs = l.runs;
         bool asleep = !l.runs && s->start == FLEET_ON_DEMAND;
         r->verdict = l.status == 0 ? CHECK_HOLDS : asleep ? CHECK_UNPROVEN : CHECK_BROKEN;
         r->text = l.status == 0 ? asked_for(s, a) : asleep ? arena_dup(a, STR("it is on demand, and not up")) : arena_dup(a, str_of(l.err.text));
@@ -129,19 +131,91 @@ static int judge(const struct fleet_service *s, struct arena *a, struct check_re
     return r->subject && r->text ? 0 : err_nomem(err);
 }
 
-int check_live(const struct fleet *f, struct arena *a, struct check_result **list, size_t *n, struct err *err)
+/* ---- the front door --------------------------------------------------------------------------------------------- */
+
+/* What keeps the question from being asked: the router is elsewhere or not up, or it would start a service. *verdict as it is then; NULL: nothing does. */
+static const char *front_obstacle(const struct fleet *f, const struct fleet_endpoint *e, const bool *runs, int opened, const struct err *why, struct arena *a, enum check_verdict *verdict)
 {
-    struct check_result *all = arena_alloc(a, *n + f->n_services + 1, sizeof *all);
-    if (!all)
+    *verdict = CHECK_UNPROVEN;
+    if (f->router.host && f->router.host->ssh)
+        return arena_printf(a, "its router is on host '%s': ask there", f->router.host->name);
+    for (size_t i = 0; i < e->n_services; i++)
+        if (e->services[i]->start == FLEET_ON_DEMAND && !runs[e->services[i] - f->services])
+            return arena_printf(a, "service '%s' is on demand and not up: the question could start it", e->services[i]->name);
+    if (opened == -ENOENT) {
+        *verdict = f->router.declared ? CHECK_BROKEN : CHECK_UNPROVEN;
+        return arena_dup(a, STR("no router is up here: 'berth up' or 'berth route' brings it"));
+    }
+    if (opened == -EACCES || opened == -EPERM)
+        return arena_printf(a, "the router is another account's: %s", why->text);
+    *verdict = CHECK_BROKEN;
+    return opened < 0 ? arena_dup(a, str_of(why->text)) : NULL;
+}
+
+static int ask_front(const struct front_door *door, const struct fleet_endpoint *e, const struct fleet_service *s, struct arena *a, struct check_result *r)
+{
+    base_autobuf struct buf text = BUF_INIT(4096);
+    const char *names[FRONT_NAMES_MAX], *name;
+    struct err err;
+    size_t n = 0;
+    buf_add_c(&text, "answers as ");
+    for (; (name = front_door_name(e, n)); names[n++] = name) {
+        if (!front_door_knows(door, s->name, e, name)) {
+            r->text = arena_printf(a, "the router has not read of '%s' with service '%s': 'berth reload' there", name, s->name);
+            return r->text ? 0 : -ENOMEM;
+        }
+        buf_addf(&text, "%s%s", n ? ", " : "", name);
+    }
+    int code = front_door_ask(door, s, names, n, &err);
+    if (code == -ENOMEM)
+        return code;
+    r->verdict = code < 0 ? CHECK_BROKEN : CHECK_HOLDS;
+    r->text = code < 0 ? arena_dup(a, str_of(err.text)) : buf_status(&text) < 0 ? NULL : arena_dup(a, buf_str(&text));
+    return r->text ? 0 : -ENOMEM;
+}
+
+static int judge_front(const struct fleet *f, const struct fleet_endpoint *e, const bool *runs, const struct front_door *door, int opened, const struct err *why, struct arena *a, struct check_result *r)
+{
+    const struct fleet_service *s = NULL;
+    *r = (struct check_result){.contract = "live", .subject = arena_printf(a, "endpoint %s", e->name), .verdict = CHECK_NONE};
+    for (size_t i = 0; !s && i < e->n_services; i++)
+        s = probe_check_applies(e->services[i], PROBE_CHAT, 0) ? e->services[i] : NULL;
+    if (!s) {
+        r->text = arena_dup(a, STR("there is no text to ask its services for"));
+        return r->subject && r->text ? 0 : -ENOMEM;
+    }
+    r->text = front_obstacle(f, e, runs, opened, why, a, &r->verdict);
+    int code = r->text ? 0 : ask_front(door, e, s, a, r);
+    return r->subject && code == 0 ? 0 : -ENOMEM;
+}
+
+static int judge_fronts(const struct os_dirs *dirs, const struct fleet *f, const bool *runs, struct arena *a, struct check_result *list, struct err *err)
+{
+    struct front_door door;
+    struct err why = {0};
+    int r = 0, opened = front_door_open(dirs, f, &door, &why);
+    for (size_t i = 0; r == 0 && i < f->n_endpoints; i++)
+        r = judge_front(f, &f->endpoints[i], runs, &door, opened, &why, a, &list[i]);
+    front_door_close(&door);
+    return r < 0 ? err_nomem(err) : 0;
+}
+
+int check_live(const struct os_dirs *dirs, const struct fleet *f, struct arena *a, struct check_result **list, size_t *n, struct err *err)
+{
+    struct check_result *all = arena_alloc(a, *n + f->n_services + f->n_endpoints + 1, sizeof *all);
+    bool *runs = arena_alloc(a, f->n_services + 1, sizeof *runs);
+    if (!all || !runs)
         return err_nomem(err);
     if (*n)
         memcpy(all, *list, *n * sizeof *all);
     *list = all;
     for (size_t i = 0; i < f->n_services; i++) {
-        int r = judge(&f->services[i], a, &all[*n], err);
+        int r = judge(&f->services[i], a, &all[*n], &runs[i], err);
         if (r < 0)
             return r;
         (*n)++;
     }
-    return 0;
+    int r = judge_fronts(dirs, f, runs, a, &all[*n], err);
+    *n += r == 0 ? f->n_endpoints : 0;
+    return r;
 }

@@ -266,7 +266,7 @@ static int check_and_print(const struct cmd *c, const struct cmd_args *a, struct
     int r = check_fleet(s->fleet, s->store, &o, arena, &results, &n, &err), code;
     if (r < 0)
         code = cmd_fail(r == -ENOENT && a->n_words ? CMD_USAGE : CMD_FAILED, &err);
-    else if (cmd_given(c, a, "live") && check_live(s->fleet, arena, &results, &n, &err) < 0)
+    else if (cmd_given(c, a, "live") && check_live(&s->dirs, s->fleet, arena, &results, &n, &err) < 0)
         code = cmd_fail(CMD_FAILED, &err);
     else
         code = cmd_given(c, a, "json") ? print_json(results, n) : print_text(results, n, cmd_given(c, a, "all"));
@@ -312,7 +312,7 @@ const struct cmd cmd_check = {
     .summary = "prove every contract of the fleet",
     .description = "Proves what the fleet file promises, all in one go: files, headers and templates, engine builds, drafters, memory with floors and slacks, prompt caches, ports, addresses, who reaches whom, firewalls, clients' files, units, what is "
                    "deployed, documents. '--list' names the contracts and how each is proven; docs/check.md has them with their reasons. Executables in the folder 'contracts' beside the fleet file are contracts too.\n\n"
-                   "With --live each service that runs on this machine is also asked for what it declares ('serves' in the fleet file): a chat, a message of 250 tokens, the same again, a tool call, a picture and so on, some hundred tokens in all.\n\n"
+                   "With --live each service that runs on this machine is also asked for what it declares ('serves' in the fleet file): a chat, a message of 250 tokens, the same again, a tool call, a picture and so on, some hundred tokens in all; and each endpoint once through the router that is up here, by its name and aliases.\n\n"
                    "Nothing is started and nothing is changed. What was named and is missing is broken; what cannot be seen from this machine is unproven; '-' does not apply, and says why. For a broken one: what, where, why it matters, what to do. "
                    "Exit 1 when one is broken, 2 when the file cannot be used.",
     .examples = "berth check\nberth check limits reach    # only these\nberth check --list\nberth check --live\nberth check -f examples/demo.yaml --json",

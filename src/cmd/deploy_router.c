@@ -7,10 +7,9 @@
  * A drain ends by itself after DRAIN_S, since whoever asked may die; it is asked for again by the next deploy.
  */
 #include "deploy_int.h"
+#include "front_int.h"
 
 #include <errno.h>
-#include <probe/probe.h>
-#include <proxy/proxy.h>
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,7 +20,6 @@
 #define RESUME_MS 30000u /* that a router takes to see that a service is well */
 #define STEP_MS 50
 #define ANSWER_MAX (8u << 20)
-#define NAMES_MAX 8u     /* of an endpoint that are asked: its own and its first aliases */
 
 /* ---- the control socket --------------------------------------------------------------------------------------- */
 
@@ -87,137 +85,44 @@ static int wait_until(const struct deploy_router_here *h, const char *service, b
 
 /* ---- as clients ask ----------------------------------------------------------------------------------------------- */
 
-struct asking {
-    struct net_loop *loop;
-    int status;
-    struct err *err;
-};
-
-static void on_battery(void *ctx, int status, const struct err *err)
+/* By the names that the router has read; the others are told. */
+static int ask_endpoint(const struct deploy_router_here *h, const struct front_door *door, const struct fleet_endpoint *e, const struct fleet_service *s, struct err *err)
 {
-    struct asking *a = ctx;
-    a->status = status;
-    if (status < 0 && a->err)
-        *a->err = *err;
-    net_loop_stop(a->loop);
-}
-
-static int ask_names(const struct fleet_service *s, const struct probe_door *door, struct err *err)
-{
-    struct asking a = {.status = -EINPROGRESS, .err = err};
-    int r = net_loop_new(&a.loop, err);
-    if (r < 0)
-        return r;
-    struct httpio_client *c = httpio_client_new(a.loop, &HTTPIO_CLIENT_DEFAULT);
-    if (c && probe_battery_start(a.loop, c, s, door, on_battery, &a))
-        net_loop_run(a.loop);
-    else
-        a.status = err_nomem(err);
-    httpio_client_free(c);
-    net_loop_free(a.loop);
-    return a.status;
-}
-
-/* "http://127.0.0.1:8080" or "unix:/run/x.sock", as the status has it. False: nothing that is spoken here. */
-static bool read_url(const char *url, struct net_addr *ret)
-{
-    char host[NET_HOST_MAX];
-    uint64_t port;
-    if (strncmp(url, "unix:", 5) == 0)
-        return net_addr_unix(url + 5, ret) == 0;
-    const char *at = strncmp(url, "http://", 7) == 0 ? url + 7 : NULL, *colon = at ? strrchr(at, ':') : NULL;
-    if (!colon || str_to_u64(str_of(colon + 1), &port) < 0 || port > UINT16_MAX)
-        return false;
-    bool brackets = *at == '[' && colon > at + 1;
-    int n = snprintf(host, sizeof host, "%.*s", (int)(colon - at) - 2 * brackets, at + brackets);
-    return n > 0 && (size_t)n < sizeof host && net_addr_ip(host, (uint16_t)port, ret) == 0;
-}
-
-static int get(const struct deploy_router_here *h, const char *target, struct json **ret, struct err *err)
-{
-    base_autobuf struct buf body = BUF_INIT(ANSWER_MAX);
-    int r = call(h, "GET", target, &body, err);
-    return r < 0 ? r : json_parse(buf_str(&body), ret, err);
-}
-
-static bool holds(json_val list, const char *name)
-{
-    struct str text;
-    for (size_t i = 0; i < json_count(list); i++)
-        if (json_str(json_at(list, i), &text) && str_eq_c(text, name))
-            return true;
-    return false;
-}
-
-/* A name that the router has for the service; one that it has not read yet is none of its own to answer. */
-static bool router_has(json_val status, const char *service, const char *endpoint, const char *name)
-{
-    json_val all = json_get(status, "endpoints");
-    for (size_t i = 0; i < json_count(all); i++) {
-        json_val e = json_at(all, i);
-        if (str_eq_c(json_get_str(e, "name", ""), endpoint) && holds(json_get(e, "services"), service))
-            return strcmp(name, endpoint) == 0 || holds(json_get(e, "aliases"), name);
-    }
-    return false;
-}
-
-static int ask_endpoint(const struct deploy_router_here *h, json_val status, const struct fleet_endpoint *e, const struct fleet_service *s, struct probe_door *door, struct err *err)
-{
-    const char *names[NAMES_MAX];
-    door->models = names;
-    door->n_models = 0;
-    for (size_t i = 0; i <= e->n_aliases && door->n_models < NAMES_MAX; i++) {
-        const char *name = i == 0 ? e->name : e->aliases[i - 1];
-        if (router_has(status, s->name, e->name, name))
-            names[door->n_models++] = name;
+    const char *names[FRONT_NAMES_MAX], *name;
+    size_t n = 0;
+    for (size_t i = 0; (name = front_door_name(e, i)); i++) {
+        if (front_door_knows(door, s->name, e, name))
+            names[n++] = name;
         else
             event_say(h->sink, EVENT_INFO, s->name, "the router has not read of '%s' yet: 'berth reload' there", name);
     }
-    int r = ask_names(s, door, err);
-    door->models = NULL;
-    return r;
+    return front_door_ask(door, s, names, n, err);
 }
 
-/* Every endpoint that the service is of, with the router's own address and berth's own key. */
-static int ask_all(const struct deploy_router_here *h, json_val status, json_val key, const struct fleet_service *s, struct err *err)
+/* Every endpoint that the service is of. */
+static int ask(const struct deploy_router_here *h, const char *service, struct err *err)
 {
-    char url[PROXY_URL_TEXT + 256], secret[256];
-    struct probe_door door = {0};
-    snprintf(url, sizeof url, STR_FMT, STR_ARG(json_get_str(json_get(status, "router"), "url", "")));
-    snprintf(secret, sizeof secret, STR_FMT, STR_ARG(json_get_str(key, "key", "")));
-    if (!read_url(url, &door.addr)) {
-        event_say(h->sink, EVENT_INFO, s->name, "the router speaks TLS: it is not asked as clients ask");
-        return 0;
-    }
-    door.key = *secret ? secret : NULL;
-    int r = 0;
+    const struct fleet_service *s = fleet_service_find(h->fleet, service);
+    struct front_door door;
+    if (!s)
+        return err_set(err, -ENOENT, "the fleet has no such service");
+    int r = front_door_open(h->dirs, h->fleet, &door, err);
     for (size_t i = 0; r == 0 && i < h->fleet->n_endpoints; i++)
         for (size_t k = 0; r == 0 && k < h->fleet->endpoints[i].n_services; k++)
             if (h->fleet->endpoints[i].services[k] == s)
-                r = ask_endpoint(h, status, &h->fleet->endpoints[i], s, &door, err);
-    explicit_bzero(secret, sizeof secret);
-    return r;
-}
-
-static int ask(const struct deploy_router_here *h, const char *service, struct err *err)
-{
-    struct json *status = NULL, *key = NULL;
-    const struct fleet_service *s = fleet_service_find(h->fleet, service);
-    int r = s ? get(h, "/status", &status, err) : err_set(err, -ENOENT, "the fleet has no such service");
-    if (r == 0)
-        r = get(h, "/key", &key, err);
-    if (r == 0)
-        r = ask_all(h, json_root(status), json_root(key), s, err);
-    json_free(status);
-    json_free(key);
+                r = ask_endpoint(h, &door, &h->fleet->endpoints[i], s, err);
+    front_door_close(&door);
     return r;
 }
 
 /* Whether it accepts, which a start takes a moment to. */
 static int state(const struct deploy_router_here *h, struct err *err)
 {
+    base_autobuf struct buf body = BUF_INIT(ANSWER_MAX);
     struct json *status = NULL;
-    int r = get(h, "/status", &status, err);
+    int r = call(h, "GET", "/status", &body, err);
+    if (r == 0)
+        r = json_parse(buf_str(&body), &status, err);
     if (r == 0 && !str_eq_c(json_get_str(json_get(json_root(status), "router"), "state", ""), "up"))
         r = err_set(err, -EAGAIN, "the router does not accept yet");
     json_free(status);

@@ -167,11 +167,11 @@ static void write_request(struct httpio_call *k, struct str body)
 static int start(struct httpio_call *k, bool reuse, struct str body, struct err *err)
 {
     struct httpio_client *c = k->client;
-    struct httpio_link *l = reuse ? httpio_pool_take(c, &k->addr, k->epoch) : NULL;
+    struct httpio_link *l = reuse && !k->tls ? httpio_pool_take(c, &k->addr, k->epoch) : NULL;
     int r;
 
     if (!l) {
-        r = httpio_pool_connect(c, &k->addr, k->epoch, &l, err);
+        r = httpio_pool_connect(c, &k->addr, k->tls, k->epoch, &l, err);
         if (r < 0)
             return r;
         k->connect_due = c->options.connect_ms ? httpio_later(net_loop_now_ms(c->loop), c->options.connect_ms) : UINT64_MAX;
@@ -306,7 +306,7 @@ static struct httpio_call *call_new(struct httpio_client *c, const struct httpio
 
     if (!k)
         return NULL;
-    *k = (struct httpio_call){.magic = HTTPIO_MAGIC_CALL, .client = c, .addr = r->addr, .head_len = head.len, .remaining = -1, .chunked = chunked};
+    *k = (struct httpio_call){.magic = HTTPIO_MAGIC_CALL, .client = c, .addr = r->addr, .tls = r->tls, .head_len = head.len, .remaining = -1, .chunked = chunked};
     k->is_head = str_eq(r->method, STR("HEAD"));
     k->body_follows = r->body_follows;
     k->request_done = !r->body_follows;
@@ -422,10 +422,17 @@ void httpio_call_data(struct httpio_link *l, struct str data)
         finish(k, used == data.len);
 }
 
+static const char *why_not_connected(int status)
+{
+    if (status == -EKEYREJECTED)
+        return "its certificate is not the one that it should have";
+    return status == -EKEYEXPIRED ? "its certificate is not valid at this time" : status == -EPROTO ? "it does not speak TLS as it should" : strerror(-status);
+}
+
 void httpio_call_connected(struct httpio_link *l, int status)
 {
     if (status < 0)
-        fail(l->call, l->call->repeated ? HTTPIO_RESET : HTTPIO_CONNECT, strerror(-status)); /* who had it and is gone then did not refuse it */
+        fail(l->call, l->call->repeated ? HTTPIO_RESET : HTTPIO_CONNECT, why_not_connected(status)); /* who had it and is gone then did not refuse it */
     else
         l->call->connect_due = UINT64_MAX;
 }

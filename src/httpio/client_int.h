@@ -26,6 +26,7 @@ struct httpio_link {
     uint32_t magic;
     enum link_state state;
     bool reused;     /* has carried a call before */
+    bool once;       /* over TLS: not kept */
     bool keep_alive; /* the last response allows another call */
     unsigned generation; /* its peer's when it was made */
     struct httpio_client *client;
@@ -69,6 +70,7 @@ struct httpio_call {
     struct httpio_call_ops ops;
     void *ctx;
     struct net_addr addr;
+    struct net_tls *tls; /* asked for at its start alone: such a call is not tried again. NULL: plain */
     char *body; /* copy of the request's body for a second try */
     size_t body_len;
     uint64_t epoch, connect_due, head_due, stall_ms, last_ms;
@@ -98,8 +100,8 @@ void httpio_client_unref(struct httpio_client *c);
 /* ---- pool.c ---- */
 /* An idle link to the address that is certainly open and quiet, made busy; NULL: there is none. Links of another epoch are closed. */
 struct httpio_link *httpio_pool_take(struct httpio_client *c, const struct net_addr *a, uint64_t epoch);
-/* A new link, which connects. */
-int httpio_pool_connect(struct httpio_client *c, const struct net_addr *a, uint64_t epoch, struct httpio_link **ret, struct err *err) BASE_MUST_USE;
+/* A new link, which connects. tls: as of a request. */
+int httpio_pool_connect(struct httpio_client *c, const struct net_addr *a, struct net_tls *tls, uint64_t epoch, struct httpio_link **ret, struct err *err) BASE_MUST_USE;
 /* The link's call is over: keeps it when it may be used again, else closes it. */
 void httpio_pool_give(struct httpio_link *l, bool clean);
 void httpio_link_kill(struct httpio_link *l);

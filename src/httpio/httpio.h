@@ -135,6 +135,7 @@ void httpio_client_forget(struct httpio_client *c, const struct net_addr *a);
 
 struct httpio_request {
     struct net_addr addr;
+    struct net_tls *tls;  /* net_tls_trust: over TLS, with that certificate at the other end, by a connection that is not kept; referred to. NULL: plain */
     struct str method, target;
     const struct http_field *fields; /* Host and framing are added here; both must not be given */
     size_t n_fields;

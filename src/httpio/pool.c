@@ -130,7 +130,7 @@ void httpio_link_kill(struct httpio_link *l)
     drop_empty_peer(p);
 }
 
-int httpio_pool_connect(struct httpio_client *c, const struct net_addr *a, uint64_t epoch, struct httpio_link **ret, struct err *err)
+int httpio_pool_connect(struct httpio_client *c, const struct net_addr *a, struct net_tls *tls, uint64_t epoch, struct httpio_link **ret, struct err *err)
 {
     struct httpio_peer *p = need_peer(c, a, epoch);
     struct httpio_link *l = p ? calloc(1, sizeof(*l)) : NULL;
@@ -142,6 +142,11 @@ int httpio_pool_connect(struct httpio_client *c, const struct net_addr *a, uint6
         (void)err_nomem(err);
     else
         r = net_connect(c->loop, a, &stream_ops, l, &l->stream, err);
+    if (r == 0 && tls && (r = net_stream_set_tls(l->stream, tls)) < 0) {
+        net_stream_set_ops(l->stream, &(struct net_stream_ops){0}, NULL);
+        l->stream = net_stream_close(l->stream, false);
+        (void)err_nomem(err);
+    }
     if (r < 0) {
         if (l)
             l->parser = http_parser_free(l->parser);
@@ -153,6 +158,7 @@ int httpio_pool_connect(struct httpio_client *c, const struct net_addr *a, uint6
     l->magic = HTTPIO_MAGIC_LINK;
     l->state = LINK_CONNECTING;
     l->client = c;
+    l->once = tls != NULL;
     l->peer = p;
     l->generation = p->generation;
     l->uses_left = UINT64_MAX;
@@ -191,7 +197,7 @@ void httpio_pool_give(struct httpio_link *l, bool clean)
     assert(!l->call);
     if (l->state != LINK_BUSY)
         return;
-    if (!clean || !l->keep_alive || c->freed || l->generation != p->generation || l->uses_left == 0 || l->idle_ms == 0 || p->n_idle >= c->options.idle_max ||
+    if (!clean || l->once || !l->keep_alive || c->freed || l->generation != p->generation || l->uses_left == 0 || l->idle_ms == 0 || p->n_idle >= c->options.idle_max ||
         !http_parser_idle(l->parser) || net_stream_queued(l->stream) > 0) {
         httpio_link_kill(l);
         return;

@@ -71,7 +71,7 @@ bool net_addr_eq(const struct net_addr *a, const struct net_addr *b);
 
 struct net_stream;
 struct net_stream_ops {
-    void (*on_connect)(void *ctx, int status);     /* once, for net_connect: 0 or a negative errno; after an error only net_stream_close is allowed */
+    void (*on_connect)(void *ctx, int status);     /* once, for net_connect: 0 or a negative errno; after an error only net_stream_close is allowed. With TLS when the handshake is complete */
     void (*on_data)(void *ctx, struct str data);   /* valid during the call */
     void (*on_end)(void *ctx, int status);         /* 0: the peer has finished sending; negative errno: broken. Nothing more is read. Writing may go on after 0; if that breaks,
                                                     * a second and last on_end tells. Never called from within a function of net */
@@ -133,6 +133,11 @@ void net_tls_stats(struct net_tls *t, struct net_tls_stats *ret);
 /* Streams that the listener accepts from here on speak TLS: on_data and net_stream_write are what is inside. Bytes cannot be written before the peer has sent some. An end that the peer did not announce is
  * -ECONNRESET for on_end; net_stream_shutdown and a close without reset announce ours. Takes a reference. */
 void net_listener_set_tls(struct net_listener *l, struct net_tls *t);
+/* Of a client: believes the first certificate of this PEM text and no other, under whatever name, while it is valid by its dates. Counted as the server's. -EINVAL: there is none, or it cannot be used. */
+int net_tls_trust(struct str certificate, struct net_tls **ret, struct err *err) BASE_MUST_USE;
+/* Right after net_connect: the stream speaks TLS with a server that must show the certificate that t trusts. Bytes may be written at once; none is sent before that is proven. on_connect: -EKEYREJECTED when it is another
+ * certificate, -EKEYEXPIRED when its dates are over or to come, -EPROTO for what is no TLS. Takes a reference. -ENOMEM. */
+int net_stream_set_tls(struct net_stream *s, struct net_tls *t) BASE_MUST_USE;
 /* False while a TLS handshake is not complete. */
 bool net_stream_greeted(const struct net_stream *s);
 

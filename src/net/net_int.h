@@ -46,6 +46,7 @@ struct net_stream {
     uint32_t magic;
     bool tcp;
     bool connecting;
+    bool greeting;  /* connected by net_connect, and its TLS handshake is under way: on_connect is to come */
     bool want_read; /* what the owner asked for */
     bool reading;   /* what libuv does */
     bool ended;     /* on_end was called: nothing more is read */
@@ -79,12 +80,16 @@ int net_stream_adopt(struct net_loop *l, int fd, struct net_stream **ret) BASE_M
 int net_stream_send(struct net_stream *s, const struct str *parts, size_t n_parts) BASE_MUST_USE;
 
 /* ---- tls.c ---- */
-/* Makes a fresh stream a server's end of TLS. */
+/* Makes a fresh stream a server's end of TLS, or a client's, as t is. */
 int net_tls_begin(struct net_stream *s, struct net_tls *t) BASE_MUST_USE;
 void net_tls_end(struct net_stream *s); /* frees; a stream without TLS is fine */
-/* Takes what the loop has read and hands on what is inside. 0, 1: the peer has said that nothing follows, -EPROTO: broken. The stream may be closing when it returns. */
+/* A client's first word. -EPROTO, -ENOMEM. */
+int net_tls_hello(struct net_stream *s) BASE_MUST_USE;
+/* A client's handshake is complete: tells the owner, then sends what it wrote meanwhile. False: the stream is closing or broken. */
+bool net_stream_greet(struct net_stream *s) BASE_MUST_USE;
+/* Takes what the loop has read and hands on what is inside. 0, 1: the peer has said that nothing follows, -EPROTO, -EKEYREJECTED, -EKEYEXPIRED: broken. The stream may be closing when it returns. */
 int net_tls_feed(struct net_stream *s, struct str data) BASE_MUST_USE;
-/* -EPROTO: broken, or before the handshake is complete. */
+/* -EPROTO: broken, or before a server's handshake is complete; a client's bytes wait for it. */
 int net_tls_write(struct net_stream *s, const struct str *parts, size_t n_parts) BASE_MUST_USE;
 /* Says that nothing follows. */
 void net_tls_farewell(struct net_stream *s);

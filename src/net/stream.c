@@ -99,10 +99,24 @@ void net_stream_set_ops(struct net_stream *s, const struct net_stream_ops *ops, 
 
 /* ---- the end --------------------------------------------------------------------------------------------- */
 
+/* What connected gets no further: its owner has not been told yet that it did. */
+static void connect_failed(struct net_stream *s, int status)
+{
+    s->greeting = false;
+    s->error = status;
+    s->ended = true;
+    buf_release(&s->wait);
+    s->ops.on_connect(s->ctx, status);
+}
+
 static void report_end(struct net_stream *s, int status)
 {
-    s->ended = true;
     s->reading = false;
+    if (s->greeting) {
+        connect_failed(s, status < 0 ? status : -ECONNRESET);
+        return;
+    }
+    s->ended = true;
     if (s->ops.on_end)
         s->ops.on_end(s->ctx, status);
 }
@@ -208,11 +222,10 @@ static void read_cb(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     }
 }
 
-void net_stream_read(struct net_stream *s, bool on)
+/* Whatever the owner wants. */
+static void read_on(struct net_stream *s, bool on)
 {
-    assert(s->magic == NET_MAGIC_STREAM && !s->closing);
-    s->want_read = on;
-    if (on == s->reading || s->connecting || s->ended || s->late)
+    if (on == s->reading)
         return;
     s->reading = on;
     if (!on) {
@@ -224,6 +237,14 @@ void net_stream_read(struct net_stream *s, bool on)
     int r = uv_read_start(&s->uv.stream, alloc_cb, read_cb);
     if (r < 0)
         broke(s, r);
+}
+
+void net_stream_read(struct net_stream *s, bool on)
+{
+    assert(s->magic == NET_MAGIC_STREAM && !s->closing);
+    s->want_read = on;
+    if (!s->connecting && !s->greeting && !s->ended && !s->late)
+        read_on(s, on);
 }
 
 bool net_stream_gone(const struct net_stream *s)
@@ -409,6 +430,17 @@ void net_stream_shutdown(struct net_stream *s)
 
 /* ---- making ---------------------------------------------------------------------------------------------- */
 
+bool net_stream_greet(struct net_stream *s)
+{
+    s->greeting = false;
+    s->ops.on_connect(s->ctx, 0);
+    if (s->closing || net_tls_write(s, NULL, 0) < 0)
+        return false;
+    if (!s->want_read)
+        read_on(s, false);
+    return true;
+}
+
 static void connect_cb(uv_connect_t *req, int status)
 {
     struct net_stream *s = req->handle->data;
@@ -417,11 +449,16 @@ static void connect_cb(uv_connect_t *req, int status)
     if (s->closing)
         return;
     s->connecting = false;
+    if (status == 0 && s->tls) {
+        s->greeting = true;
+        status = net_tls_hello(s);
+        if (status == 0) {
+            read_on(s, true);
+            return;
+        }
+    }
     if (status < 0) {
-        s->error = status;
-        s->ended = true;
-        buf_release(&s->wait);
-        s->ops.on_connect(s->ctx, status);
+        connect_failed(s, status);
         return;
     }
     s->ops.on_connect(s->ctx, 0);
@@ -464,6 +501,12 @@ int net_connect(struct net_loop *l, const struct net_addr *a, const struct net_s
     net_stream_set_ops(s, ops, ctx);
     *ret = s;
     return 0;
+}
+
+int net_stream_set_tls(struct net_stream *s, struct net_tls *t)
+{
+    assert(s->magic == NET_MAGIC_STREAM && s->connecting && !s->tls && s->wait.len == 0);
+    return net_tls_begin(s, t);
 }
 
 int net_stream_adopt(struct net_loop *l, int fd, struct net_stream **ret)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * TLS of a server's streams, with OpenSSL. Neither memory BIOs nor the descriptor: a BIO of our own reads from the bytes that the loop has just read and writes
+ * TLS of streams, with OpenSSL: of a server's, and of a client's that knows which certificate it must be shown. Neither memory BIOs nor the descriptor: a BIO of our own reads from the bytes that the loop has just read and writes
  * through the stream's plain path, so that a connection holds no buffers while nothing is under way, and queueing, back-pressure and errors are those of every stream.
  *
  * What the peer sent is decrypted as far as it goes before the loop reads again; only a record that is not complete stays, inside OpenSSL. A stream without TLS
@@ -28,6 +28,7 @@ struct net_tls {
     atomic_uint refs;
     pthread_mutex_t lock; /* over ctx */
     SSL_CTX *ctx;
+    X509 *peer; /* a client's: the one certificate that it believes; NULL: a server's */
     atomic_ullong done, failed, left;
 };
 
@@ -35,6 +36,8 @@ struct net_tls_conn {
     SSL *ssl;
     struct net_tls *tls;
     struct str in; /* what the loop has read and OpenSSL has not taken yet */
+    struct buf early; /* a client's bytes that wait for the handshake */
+    int refused;   /* why the peer's certificate is not believed: a negative errno, or 0 */
     bool greeted;  /* the handshake is complete */
     bool ended;    /* the peer has said that nothing follows */
     bool broken;
@@ -137,23 +140,52 @@ static int make_ctx(struct str certificate, struct str key, SSL_CTX **ret, struc
     return 0;
 }
 
-int net_tls_new(struct str certificate, struct str key, struct net_tls **ret, struct err *err)
+/* Owns ctx and peer also on failure. */
+static int make(SSL_CTX *ctx, X509 *peer, struct net_tls **ret, struct err *err)
 {
-    SSL_CTX *ctx;
-    int r = make_ctx(certificate, key, &ctx, err);
-    if (r < 0)
-        return r;
     struct net_tls *t = calloc(1, sizeof(*t));
     if (!t) {
         SSL_CTX_free(ctx);
+        X509_free(peer);
         return err_nomem(err);
     }
     t->magic = TLS_MAGIC;
     t->refs = 1;
     t->ctx = ctx;
+    t->peer = peer;
     (void)pthread_mutex_init(&t->lock, NULL); /* cannot fail without attributes */
     *ret = t;
     return 0;
+}
+
+int net_tls_new(struct str certificate, struct str key, struct net_tls **ret, struct err *err)
+{
+    SSL_CTX *ctx;
+    int r = make_ctx(certificate, key, &ctx, err);
+    return r < 0 ? r : make(ctx, NULL, ret, err);
+}
+
+/* The certificate itself is the root of its chain, whoever signed it: what its signers signed for others is worth nothing here. */
+int net_tls_trust(struct str certificate, struct net_tls **ret, struct err *err)
+{
+    ERR_clear_error();
+    BIO *from = certificate.len <= NET_PEM_MAX ? BIO_new_mem_buf(certificate.ptr, (int)certificate.len) : NULL;
+    X509 *peer = from ? PEM_read_bio_X509_AUX(from, NULL, no_passphrase, NULL) : NULL;
+    BIO_free(from);
+    if (!peer)
+        return refuse(err, "it holds no usable certificate in PEM form");
+    SSL_CTX *ctx = SSL_CTX_new(TLS_client_method());
+    if (!ctx || X509_STORE_add_cert(SSL_CTX_get_cert_store(ctx), peer) != 1) {
+        SSL_CTX_free(ctx);
+        X509_free(peer);
+        ERR_clear_error();
+        return err_nomem(err);
+    }
+    (void)SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
+    SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+    (void)X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(ctx), X509_V_FLAG_PARTIAL_CHAIN);
+    return make(ctx, peer, ret, err);
 }
 
 int net_tls_replace(struct net_tls *t, struct str certificate, struct str key, struct err *err)
@@ -183,6 +215,7 @@ struct net_tls *net_tls_unref(struct net_tls *t)
         return NULL;
     t->magic = NET_MAGIC_DEAD;
     SSL_CTX_free(t->ctx);
+    X509_free(t->peer);
     (void)pthread_mutex_destroy(&t->lock);
     free(t);
     return NULL;
@@ -271,7 +304,11 @@ int net_tls_begin(struct net_stream *s, struct net_tls *t)
         ERR_clear_error();
         return -ENOMEM;
     }
-    SSL_set_accept_state(c->ssl);
+    if (t->peer)
+        SSL_set_connect_state(c->ssl);
+    else
+        SSL_set_accept_state(c->ssl);
+    c->early = BUF_INIT(NET_QUEUE_MAX);
     c->tls = net_tls_ref(t);
     s->tls = c;
     return 0;
@@ -286,6 +323,7 @@ void net_tls_end(struct net_stream *s)
     if (!c->greeted && !c->broken)
         (void)atomic_fetch_add(&c->tls->left, 1);
     SSL_free(c->ssl);
+    buf_release(&c->early);
     (void)net_tls_unref(c->tls);
     free(c);
     s->tls = NULL;
@@ -315,13 +353,31 @@ static bool wants_more(struct net_stream *s, int result)
         return false;
     }
     if (!c->greeted && !c->broken) {
+        long verdict = SSL_get_verify_result(c->ssl);
         (void)atomic_fetch_add(&c->tls->failed, 1);
-        if (ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST)
+        if (c->tls->peer && verdict != X509_V_OK)
+            c->refused = verdict == X509_V_ERR_CERT_HAS_EXPIRED || verdict == X509_V_ERR_CERT_NOT_YET_VALID ? -EKEYEXPIRED : -EKEYREJECTED;
+        if (!c->tls->peer && ERR_GET_REASON(ERR_peek_error()) == SSL_R_HTTP_REQUEST)
             tell_plain(s);
     }
     c->broken = true;
     ERR_clear_error();
     return false;
+}
+
+/* Another certificate that the right one has signed is another one still. */
+static bool is_believed(struct net_tls_conn *c)
+{
+    X509 *shown = SSL_get1_peer_certificate(c->ssl);
+    bool same = shown && X509_cmp(shown, c->tls->peer) == 0;
+
+    X509_free(shown);
+    if (!same) {
+        c->refused = -EKEYREJECTED;
+        c->broken = true;
+        (void)atomic_fetch_add(&c->tls->failed, 1);
+    }
+    return same;
 }
 
 static bool greet(struct net_stream *s)
@@ -333,9 +389,18 @@ static bool greet(struct net_stream *s)
         base_ignore(wants_more(s, r)); /* what it was is in c */
         return false;
     }
+    if (c->tls->peer && !is_believed(c))
+        return false;
     c->greeted = true;
     (void)atomic_fetch_add(&c->tls->done, 1);
-    return true;
+    return !c->tls->peer || net_stream_greet(s);
+}
+
+int net_tls_hello(struct net_stream *s)
+{
+    ERR_clear_error();
+    base_ignore(greet(s)); /* the server's answer is to come */
+    return s->tls->broken ? -EPROTO : 0;
 }
 
 /* Reads what is complete. The owner may close the stream; its memory stays until the loop turns. */
@@ -366,7 +431,7 @@ int net_tls_feed(struct net_stream *s, struct str data)
     if (!c->broken && !c->ended && (c->greeted || greet(s)))
         decrypt(s);
     c->in = (struct str){0};
-    return c->broken ? -EPROTO : c->ended ? 1 : 0;
+    return c->refused ? c->refused : c->broken ? -EPROTO : c->ended ? 1 : 0;
 }
 
 int net_tls_write(struct net_stream *s, const struct str *parts, size_t n_parts)
@@ -375,9 +440,22 @@ int net_tls_write(struct net_stream *s, const struct str *parts, size_t n_parts)
     char record[TLS_RECORD];
     size_t have = 0, sent;
 
-    if (!c->greeted || c->broken)
+    if (c->broken || (!c->greeted && !c->tls->peer))
         return -EPROTO;
+    if (!c->greeted) {
+        for (size_t i = 0; i < n_parts; i++)
+            buf_add_str(&c->early, parts[i]);
+        return buf_status(&c->early) < 0 ? -EPROTO : 0;
+    }
     ERR_clear_error();
+    if (c->early.len) { /* what was written before the handshake goes first */
+        struct buf early = c->early;
+        c->early = BUF_INIT(NET_QUEUE_MAX);
+        int r = net_tls_write(s, (struct str[]){buf_str(&early)}, 1);
+        buf_release(&early);
+        if (r < 0)
+            return r;
+    }
     for (size_t i = 0; i < n_parts; i++) {
         struct str left = parts[i];
         while (left.len > 0) {

@@ -61,7 +61,7 @@ static struct httpio_fetch *post(struct probe_battery *b, struct str body)
 {
     char bearer[HTTPIO_BEARER_MAX];
     struct http_field fields[2] = {{.name = STR("Content-Type"), .value = STR("application/json")}};
-    const struct httpio_request r = {.addr = b->door.addr, .method = STR("POST"), .target = str_of(probe_check_path(b->check)), .fresh = true, .body = body, .fields = fields, .n_fields = 1 + httpio_bearer(b->door.key, bearer, &fields[1])};
+    const struct httpio_request r = {.addr = b->door.addr, .tls = b->door.tls, .method = STR("POST"), .target = str_of(probe_check_path(b->check)), .fresh = true, .body = body, .fields = fields, .n_fields = 1 + httpio_bearer(b->door.key, bearer, &fields[1])};
     struct httpio_fetch *f = httpio_fetch(b->client, &r, PROBE_BODY_MAX, PROBE_CHECK_MS, answered, b);
     explicit_bzero(bearer, sizeof bearer);
     return f;

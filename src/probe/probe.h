@@ -66,6 +66,7 @@ int probe_check_judge(const struct fleet_service *s, enum probe_check c, size_t 
 /* Where a battery is asked. */
 struct probe_door {
     struct net_addr addr;
+    struct net_tls *tls;       /* of net_tls_trust; NULL: plain */
     const char *const *models; /* the router's: one chat for each of these n_models names, and nothing else; NULL: the engine itself, all checks */
     size_t n_models;
     const char *key;           /* that the router, or the engine, asks for; NULL or "" none */
