@@ -320,10 +320,11 @@ const struct cmd cmd_rollback = {
 static int add_event(void *ctx, const struct ledger_event *e, struct err *err)
 {
     char when[CLK_RFC3339];
+    struct str detail = str_of(e->detail), how = str_split(&detail, '\n'); /* an engine's last words come after it */
     (void)err;
     os_table_cell(ctx, OS_PLAIN, "%s", clk_rfc3339(e->at_us, when));
     os_table_cell(ctx, strcmp(e->what, "failed") == 0 ? OS_RED : OS_GREEN, "%s", e->what);
-    os_table_cell(ctx, OS_PLAIN, "%s", e->detail);
+    os_table_cell(ctx, OS_PLAIN, STR_FMT, STR_ARG(how));
     return 0;
 }
 

@@ -404,10 +404,13 @@ static const char *back_text(const struct deploy_item *const *touched, size_t n)
 static int turn_around(struct deploy *d, const struct deploy_item *const *touched, size_t n, struct deploy_outcome *out, struct err *err)
 {
     base_autobuf struct buf said = BUF_INIT(ERR_TEXT_MAX), both = BUF_INIT((size_t)2 * ERR_TEXT_MAX);
+    struct str last = str_of(err->text), head = str_split(&last, '\n'); /* an engine's last words follow in lines of their own */
     int code = err->code;
-    event_say(d->sink, EVENT_ERROR, d->host->name, "%s", err->text);
+    event_say(d->sink, EVENT_ERROR, d->host->name, STR_FMT, STR_ARG(head));
     out->rolled_back = way_back(d, touched, n, &said) == 0;
-    buf_addf(&both, "%s; %s", err->text, out->rolled_back ? back_text(touched, n) : said.ptr ? said.ptr : "the way back failed");
+    buf_addf(&both, STR_FMT "; %s", STR_ARG(head), out->rolled_back ? back_text(touched, n) : said.ptr ? said.ptr : "the way back failed");
+    if (last.len)
+        buf_addf(&both, "\n" STR_FMT, STR_ARG(last));
     note(d, "failed", buf_status(&both) < 0 ? err->text : both.ptr);
     return buf_status(&both) < 0 ? code : err_set(err, code, "%s", both.ptr);
 }

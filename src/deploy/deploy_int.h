@@ -88,7 +88,7 @@ bool deploy_stop_asked(void);
 struct deploy_unit {
     bool loaded, active, failed, activating, enabled, stale; /* stale: systemd has not read its file */
     pid_t pid;
-    uint64_t restarts, since_s; /* since_s: when its process started, real time */
+    uint64_t restarts, since_s, since_mono_us; /* since: when its process started, real time and the clock of durations */
     char fragment[DEPLOY_PATH_MAX], invocation[64];
 };
 int deploy_show(const struct deploy *d, const char *unit, struct deploy_unit *ret, struct err *err) BASE_MUST_USE;

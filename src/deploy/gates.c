@@ -224,14 +224,20 @@ int deploy_fit(struct deploy *d, struct err *err)
 struct gates {
     struct deploy *d;
     struct err *first;
+    size_t shut;
     int r;
 };
 
+/* One that stays shut alone is the error; only of several each is an event. */
 static void shut(struct gates *g, int r, const char *gate, const char *service, const struct err *why)
 {
-    event_say(g->d->sink, EVENT_ERROR, service, "%s: %s", gate, why->text);
-    if (g->r == 0)
+    if (g->shut++ == 0) {
         g->r = err_set(g->first, r, "%s of '%s': %s", gate, service, why->text);
+        return;
+    }
+    if (g->shut == 2)
+        event_say(g->d->sink, EVENT_ERROR, g->d->host->name, "%s", g->first->text);
+    event_say(g->d->sink, EVENT_ERROR, g->d->host->name, "%s of '%s': %s", gate, service, why->text);
 }
 
 static void service_gates(struct gates *g, const struct deploy_plan *p, const struct deploy_item *item)
@@ -268,5 +274,5 @@ int deploy_gates(struct deploy *d, const struct deploy_plan *p, struct err *err)
     r = any ? deploy_fit(d, &why) : 0;
     if (r < 0)
         shut(&g, r, "fit", d->host->name, &why);
-    return g.r;
+    return g.shut > 1 ? err_prefix(err, "%zu gates stay shut, as told above; the first is", g.shut) : g.r;
 }

@@ -87,6 +87,8 @@ static void take(struct deploy_unit *u, struct str key, struct str v)
         u->restarts = number(v);
     else if (str_eq_c(key, "ExecMainStartTimestamp"))
         u->since_s = number(v);
+    else if (str_eq_c(key, "ExecMainStartTimestampMonotonic"))
+        u->since_mono_us = number(v);
     else if (str_eq_c(key, "FragmentPath"))
         keep(u->fragment, sizeof u->fragment, v);
     else if (str_eq_c(key, "InvocationID"))
@@ -115,7 +117,7 @@ static int take_blocks(struct str text, struct deploy_unit *ret, size_t n, struc
 
 static int show_some(const struct deploy *d, const char *const *units, size_t n, struct deploy_unit *ret, struct err *err)
 {
-    static const char properties[] = "--property=LoadState,ActiveState,UnitFileState,NeedDaemonReload,MainPID,NRestarts,ExecMainStartTimestamp,FragmentPath,InvocationID";
+    static const char properties[] = "--property=LoadState,ActiveState,UnitFileState,NeedDaemonReload,MainPID,NRestarts,ExecMainStartTimestamp,ExecMainStartTimestampMonotonic,FragmentPath,InvocationID";
     const char *words[WORDS_MAX + 1] = {"show", properties, "--timestamp=unix", "--"};
     base_autobuf struct buf out = BUF_INIT(65536);
     for (size_t i = 0; i < n; i++)

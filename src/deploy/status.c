@@ -211,13 +211,13 @@ static void put(struct json_out *o, const struct seen *s)
 {
     struct os_mem mem = {0};
     bool runs = s->u.active && s->u.pid > 0;
-    uint64_t now_s = clk_system.real_us(clk_system.ctx) / 1000000;
+    uint64_t now_us = clk_system.mono_us(clk_system.ctx), since_us = s->u.since_mono_us;
     json_out_obj(o, NULL);
     json_out_cstr(o, "name", s->name);
     json_out_cstr(o, "unit", s->unit);
     json_out_cstr(o, "state", s->state);
     put_number(o, "pid", runs ? (uint64_t)s->u.pid : 0);
-    put_number(o, "uptime_ms", runs && s->u.since_s && s->u.since_s <= now_s ? (now_s - s->u.since_s) * 1000 + 1 : 0);
+    put_number(o, "uptime_ms", runs && since_us && since_us <= now_us ? (now_us - since_us) / 1000 : 0);
     json_out_u64(o, "restarts", s->u.restarts);
     put_number(o, "memory_bytes", runs && os_proc_mem(s->u.pid, &mem) == 0 ? mem.rss_bytes : 0);
     json_out_bool(o, "enabled", s->u.enabled);

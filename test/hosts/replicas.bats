@@ -115,7 +115,7 @@ under_load() {
 	under_load berth deploy
 	echo "$output"
 	[ "$status" -eq 1 ]
-	[[ $output == *"invalid argument: --no-such-flag"*"what was there before runs again"* ]]
+	[[ $output == *"what was there before runs again"*"invalid argument: --no-such-flag"* ]]
 	[ "$(pid_of h1 b)" = "$before_b" ]
 	[[ $load == *" 0 failed, 0 cut, "* ]]
 	[ -z "$(drained)" ]
