@@ -356,14 +356,14 @@ const struct cmd cmd_init = {
                    "a commented fleet file that 'berth up' starts.\n\n"
                    "A file named as PATH is served, each as a service of its own; of a folder the largest model that fits is, and the others are listed in comments. On a machine without a card the engine runs on the CPU. The engine is Debian's "
                    "llama.cpp in a runtime of its own, which 'berth up' installs; engines that are here already are named in comments.\n\n"
-                   "With --units the services are units of systemd, which keeps them running from each boot on: 'berth deploy' starts them instead of 'berth up'. A file that exists is never replaced without --force.",
+                   "With --units the services and the router are units of systemd, which keeps them running from each boot on: 'berth deploy' starts them instead of 'berth up'. A file that exists is never replaced without --force.",
     .examples = "berth init\nberth init ~/models/Qwen3-8B-Q4_K_M.gguf\nberth init --print ~/models\nberth init --units /srv/models/Qwen3-8B-Q4_K_M.gguf",
     .options =
         {
             {'o', "output", "FILE", "where to write (default ./fleet.yaml)"},
             {0, "force", NULL, "replace a file that exists"},
             {0, "print", NULL, "write to stdout"},
-            {0, "units", NULL, "have systemd keep the services running"},
+            {0, "units", NULL, "have systemd keep services and router running"},
         },
     .run = run_init,
 };

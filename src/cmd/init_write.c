@@ -124,5 +124,5 @@ void init_write(const struct init_finds *f, const struct init_machine *m, const 
     buf_add_c(out, "\n# the names that clients ask for\nendpoints:\n");
     for (size_t i = 0; i < n; i++)
         buf_addf(out, "  %s: {services: [%s]}\n", choices[i].name, choices[i].name);
-    buf_addf(out, "\nrouter: {listen: \"127.0.0.1:%u\"}\n", router_port);
+    buf_addf(out, "\n# the one address for clients\nrouter: {%slisten: \"127.0.0.1:%u\"}\n", m->units ? "host: here, unit: systemd, " : "", router_port);
 }

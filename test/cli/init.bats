@@ -47,6 +47,7 @@ sound() {
 	[ "$status" -eq 0 ]
 	[[ $output == *"'berth runtime add -f $scratch/work/fleet.yaml' and then 'berth deploy -f $scratch/work/fleet.yaml' start it"* ]]
 	grep -qx '    unit: systemd' "$scratch/work/fleet.yaml"
+	grep -q '^router: {host: here, unit: systemd, listen: ' "$scratch/work/fleet.yaml"
 	! grep -qF "'berth up'" "$scratch/work/fleet.yaml" || false
 	sound
 }
