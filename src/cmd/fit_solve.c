@@ -90,12 +90,16 @@ void fit_space_of(const struct check_need *n, enum fit_want want, bool all, stru
 struct group {
     struct check_need *needs[FIT_SERVICES_MAX];
     struct fit_input inputs[FIT_SERVICES_MAX];
+    struct fit_shape shapes[FIT_SERVICES_MAX]; /* the declared ones, with no experts on the CPU: as few as it takes are moved there */
     struct fit_space spaces[FIT_SERVICES_MAX];
     size_t n;
     struct fit_device devices[FIT_DEVICES_MAX];
     struct fit_host memory;
     struct fit_choice *choices;
     size_t n_points;
+    enum fit_want want;
+    bool instead; /* no point keeps the declared context: the one that keeps most of it is recommended, whatever was wanted */
+    bool keeps;   /* the first point has everything that is declared beside what is wanted */
 };
 
 static uint64_t less(uint64_t a, uint64_t b)
@@ -131,6 +135,9 @@ static void take_devices(const struct check_plan *p, const struct check_machine 
     }
     for (size_t i = 0; i < g->n; i++) {
         g->inputs[i] = g->needs[i]->input;
+        g->shapes[i] = g->needs[i]->shape;
+        g->shapes[i].cpu_moe = g->inputs[i].n_devices ? 0 : g->shapes[i].cpu_moe;
+        g->inputs[i].shape = &g->shapes[i];
         g->inputs[i].devices = g->devices;
         g->inputs[i].host = &g->memory;
     }
@@ -151,12 +158,71 @@ static bool keeps_declared(const struct group *g, const struct fit_choice *point
     return true;
 }
 
-/* Puts what is recommended first. */
-static void recommend(struct group *g, enum fit_want want, struct fit_choice *spare)
+static size_t first_that_keeps(const struct group *g)
 {
     size_t at = 0;
-    while (at < g->n_points && !keeps_declared(g, &g->choices[at * g->n], want))
+    while (at < g->n_points && !keeps_declared(g, &g->choices[at * g->n], g->want))
         at++;
+    return at;
+}
+
+/* Whether a point has the same context in each service as another one, and the slots and KV types that are declared. */
+static bool is_plainer(const struct group *g, const struct fit_choice *point, const struct fit_choice *than)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        const struct fit_shape *s = &g->needs[i]->shape;
+        if (point[i].result.n_ctx_seq != than[i].result.n_ctx_seq || point[i].shape.slots != s->slots || point[i].shape.k_type != s->k_type || point[i].shape.v_type != s->v_type)
+            return false;
+    }
+    return true;
+}
+
+/* More slots than declared, or smaller KV types for their sake, are no gain where context is wanted. */
+static size_t plainest(const struct group *g, size_t at)
+{
+    for (size_t p = at; g->want == FIT_WANT_CONTEXT && p < g->n_points; p++)
+        if (keeps_declared(g, &g->choices[p * g->n], g->want) && is_plainer(g, &g->choices[p * g->n], &g->choices[at * g->n]))
+            return p;
+    return at;
+}
+
+/* The least share of its declared slot's context that a service keeps at a point. */
+static double context_kept(const struct group *g, const struct fit_choice *point)
+{
+    double least = 1;
+    for (size_t i = 0; i < g->n; i++) {
+        double share = (double)point[i].result.n_ctx_seq / (double)(g->needs[i]->result->n_ctx_seq ? g->needs[i]->result->n_ctx_seq : 1);
+        least = share < least ? share : least;
+    }
+    return least;
+}
+
+/* Slots or speed that cost nearly all of the context are of no use: the point that keeps most of it, with slots and drafter as declared where there is one. */
+static size_t most_context(const struct group *g)
+{
+    size_t best = 0;
+    bool best_keeps = false;
+    for (size_t p = 0; p < g->n_points; p++) {
+        const struct fit_choice *point = &g->choices[p * g->n], *so_far = &g->choices[best * g->n];
+        bool keeps = keeps_declared(g, point, FIT_WANT_CONTEXT);
+        if ((keeps && !best_keeps) || (keeps == best_keeps && context_kept(g, point) > context_kept(g, so_far))) {
+            best = p;
+            best_keeps = keeps;
+        }
+    }
+    return best;
+}
+
+/* Puts what is recommended first. */
+static void recommend(struct group *g, struct fit_choice *spare)
+{
+    size_t at = plainest(g, first_that_keeps(g));
+    if (at == g->n_points && g->want != FIT_WANT_CONTEXT) {
+        g->want = FIT_WANT_CONTEXT;
+        g->instead = true;
+        at = g->n_points ? most_context(g) : 0;
+    }
+    g->keeps = at < g->n_points && keeps_declared(g, &g->choices[at * g->n], g->want);
     if (!g->choices || at == 0 || at == g->n_points)
         return;
     memcpy(spare, &g->choices[at * g->n], g->n * sizeof(*spare));
@@ -167,6 +233,7 @@ static void recommend(struct group *g, enum fit_want want, struct fit_choice *sp
 static int solve_group(struct fit_session *s, const struct check_machine *m, enum fit_want want, struct group *g, struct arena *a, struct err *err)
 {
     take_devices(s->plan, m, g);
+    g->want = want;
     struct fit_choice *spare = arena_alloc(a, g->n, sizeof(*spare));
     if (!spare)
         return err_nomem(err);
@@ -186,7 +253,7 @@ static int solve_group(struct fit_session *s, const struct check_machine *m, enu
             r = fit_solve(g->inputs, g->n, g->spaces, a, &g->choices, &g->n_points, err);
     }
     if (r == 0)
-        recommend(g, want, spare);
+        recommend(g, spare);
     return r;
 }
 
@@ -217,8 +284,6 @@ static void split_text(const struct fit_choice *c, size_t n_devices, struct buf 
         buf_addf(out, "%s%.9g", i ? "," : "", c->shape.split[i]);
     if (!out->len)
         buf_add_char(out, '-');
-    if (c->shape.gpu_layers != UINT32_MAX)
-        buf_addf(out, " of %u", c->shape.gpu_layers);
 }
 
 /* What was moved to the CPU or left out. */
@@ -226,9 +291,13 @@ static void moved_text(const struct check_need *n, const struct fit_choice *c, s
 {
     if (n->shape.spec & FIT_SPEC_CONTEXT & ~c->shape.spec)
         buf_add_c(out, "no drafter");
-    if (c->shape.cpu_moe != n->shape.cpu_moe && c->shape.cpu_moe)
+    if (c->shape.cpu_moe != n->shape.cpu_moe && !c->shape.cpu_moe)
+        buf_addf(out, "%sno experts on the CPU", out->len ? ", " : "");
+    else if (c->shape.cpu_moe != n->shape.cpu_moe)
         buf_addf(out, "%sexperts of %s%.0u%s on the CPU", out->len ? ", " : "", c->shape.cpu_moe == UINT32_MAX ? "all layers" : "", c->shape.cpu_moe == UINT32_MAX ? 0 : c->shape.cpu_moe,
                  c->shape.cpu_moe == UINT32_MAX ? "" : " layers");
+    if (c->shape.gpu_layers != n->shape.gpu_layers && c->shape.gpu_layers && c->shape.gpu_layers != UINT32_MAX)
+        buf_addf(out, "%s%u of %u layers on devices", out->len ? ", " : "", c->shape.gpu_layers, c->result.n_slots_placed);
     if (c->shape.projector_device != n->shape.projector_device && n->projector)
         buf_addf(out, "%sprojector on %s", out->len ? ", " : "", c->shape.projector_device == -2 ? "the CPU" : "another device");
 }
@@ -386,7 +455,13 @@ static int solved_text(struct fit_session *s, const struct group *g, const struc
         return 0;
     }
     size_t shown[POINTS_SHOWN], n = points_shown(g, shown);
-    buf_addf(out, "%zu shape%s that no other beats, > is recommended\n", g->n_points, g->n_points == 1 ? "" : "s");
+    static const char *const whys[] = {[FIT_WANT_CONTEXT] = "most context", [FIT_WANT_SLOTS] = "most slots", [FIT_WANT_SPEED] = "fastest"};
+    static const char *const kept[] = {[FIT_WANT_CONTEXT] = "slots and drafter as declared", [FIT_WANT_SLOTS] = "context and drafter as declared", [FIT_WANT_SPEED] = "context, slots and drafter as declared"};
+    char depth[FIT_NUMBER];
+    base_autobuf struct buf head = BUF_INIT(512);
+    buf_addf(&head, "%zu shape%s that no other beats; > is recommended: %s%s%s%s; TOK/S with %s tokens in the context", g->n_points, g->n_points == 1 ? "" : "s", whys[g->want], g->keeps ? ", " : "", g->keeps ? kept[g->want] : "",
+             g->instead ? " (none keeps the declared context)" : "", units_show_count(FIT_SOLVE_DEPTH, depth));
+    fit_wrap(out, head.ptr ? head.ptr : "", (unsigned)strlen(m->host->name) + 2, "  ", v->width);
     int r = add_points(g, shown, n, v, s->plan->arena, out, err);
     if (r < 0)
         return r;

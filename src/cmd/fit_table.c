@@ -22,6 +22,7 @@ static void table_json(const struct check_machine *m, const struct check_need *n
         json_out_u64(o, "context_per_slot", rows[i].slot_context);
         json_out_bool(o, "fits", rows[i].fits);
         json_out_cstr(o, "why", rows[i].why);
+        json_out_cstr(o, "warns", rows[i].warns.rule);
         json_out_u64(o, "gap", rows[i].gap_bytes);
         json_out_obj(o, "left");
         for (size_t d = 0; d < n->input.n_devices; d++)
@@ -69,7 +70,35 @@ static void gib_cell(struct os_table *t, enum os_style style, int64_t bytes)
     os_table_cell(t, style, "%.2f", (double)bytes / (1ull << 30));
 }
 
-static void table_row(struct os_table *t, const struct check_machine *m, const struct check_need *n, const struct fit_row *row)
+/* What rows that fit are warned of, each rule once: a number in their last column, and its text below the table. */
+struct footnotes {
+    const struct fit_note *list[FIT_NOTES_MAX];
+    size_t n;
+};
+
+static size_t footnote(struct footnotes *f, const struct fit_row *row)
+{
+    size_t i = 0;
+    if (!row->fits || !row->warns.rule)
+        return 0;
+    while (i < f->n && strcmp(f->list[i]->rule, row->warns.rule) != 0)
+        i++;
+    if (i == f->n && f->n < FIT_NOTES_MAX)
+        f->list[f->n++] = &row->warns;
+    return i + 1;
+}
+
+static void add_footnotes(const struct footnotes *f, unsigned width, struct buf *out)
+{
+    for (size_t i = 0; i < f->n; i++) {
+        base_autobuf struct buf text = BUF_INIT(1 << 14);
+        buf_addf(&text, "%s [%s]", f->list[i]->text, f->list[i]->rule);
+        buf_addf(out, "  (%zu)  ", i + 1);
+        fit_wrap(out, text.ptr ? text.ptr : "", 7, "       ", width);
+    }
+}
+
+static void table_row(struct os_table *t, const struct check_machine *m, const struct check_need *n, const struct fit_row *row, size_t foot)
 {
     char text[FIT_NUMBER];
     enum os_style style = row->declared ? OS_BOLD : OS_PLAIN;
@@ -89,7 +118,10 @@ static void table_row(struct os_table *t, const struct check_machine *m, const s
         os_table_cell(t, style, "%.1f", row->decode_tok_s);
     else
         os_table_cell(t, style, "-");
-    os_table_cell(t, row->fits ? OS_GREEN : OS_RED, "%s", row->fits ? "fits" : row->why ? "refused" : "does not fit");
+    if (foot)
+        os_table_cell(t, OS_YELLOW, "fits (%zu)", foot);
+    else
+        os_table_cell(t, row->fits ? OS_GREEN : OS_RED, "%s", row->fits ? "fits" : row->why ? "refused" : "does not fit");
 }
 
 int fit_table_show(struct fit_session *s, const struct fit_question *q)
@@ -100,6 +132,7 @@ int fit_table_show(struct fit_session *s, const struct fit_question *q)
     struct fit_bad *bad = NULL;
     struct fit_row *rows = NULL;
     size_t n_bad = 0, count = 0;
+    char depth[FIT_NUMBER];
     struct err err;
     if (fit_axis_of(str_of(name), &axis, &err) < 0)
         return cmd_usage(q->c, "--table: %s", err.text);
@@ -116,17 +149,19 @@ int fit_table_show(struct fit_session *s, const struct fit_question *q)
     for (const char *p = name; *p; p++)
         buf_add_char(&heading, (char)(*p >= 'a' && *p <= 'z' ? *p - 32 : *p));
     fit_shape_text(n, &shape);
-    buf_add_c(&shape, "; left after load, in GiB:");
+    buf_addf(&shape, "; left after load, in GiB; TOK/S with %s tokens in the context:", units_show_count(FIT_SOLVE_DEPTH, depth));
     buf_addf(&out, "%s: ", n->service->name);
     fit_wrap(&out, shape.ptr ? shape.ptr : "", (unsigned)strlen(n->service->name) + 2, "  ", q->view.width);
     struct os_table *t = buf_status(&heading) < 0 ? NULL : table_new(n->machine, n, heading.ptr);
     const char **below = arena_alloc(s->plan->arena, count + 1, sizeof(*below));
     if (!below)
         buf_fail(&out, -ENOMEM);
+    struct footnotes feet = {.n = 0};
     for (size_t i = 0; t && below && i < count; i++) {
-        table_row(t, n->machine, n, &rows[i]);
+        table_row(t, n->machine, n, &rows[i], footnote(&feet, &rows[i]));
         below[i] = rows[i].why;
     }
     fit_table_add(t, q->view.color, below, q->view.width, &out);
+    add_footnotes(&feet, q->view.width, &out);
     return buf_status(&out) < 0 ? cmd_nomem() : cmd_print(buf_str(&out));
 }

@@ -282,6 +282,7 @@ struct fit_row {
     uint64_t gap_bytes;
     bool fits;
     const char *why;      /* known-bad, or refused; NULL */
+    struct fit_note warns; /* the first warning that the declared shape has not; rule NULL: none */
     double decode_tok_s;  /* at FIT_SOLVE_DEPTH; 0 unknown */
     struct fit_shape shape;
 };

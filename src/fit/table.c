@@ -45,6 +45,18 @@ static const char *refusal(const struct fit_result *r)
     return NULL;
 }
 
+static struct fit_note new_warning(const struct fit_result *r, const struct fit_result *declared)
+{
+    for (size_t i = 0; i < r->n_notes; i++) {
+        size_t k = 0;
+        while (k < declared->n_notes && strcmp(declared->notes[k].rule, r->notes[i].rule) != 0)
+            k++;
+        if (r->notes[i].severity == FIT_WARNING && k == declared->n_notes)
+            return r->notes[i];
+    }
+    return (struct fit_note){0};
+}
+
 static int add(struct tabler *t, const char *value, bool declared, const struct fit_shape *s)
 {
     struct fit_steps *x = t->x;
@@ -57,7 +69,7 @@ static int add(struct tabler *t, const char *value, bool declared, const struct 
         return r;
     const struct fit_result *p = &x->result;
     struct fit_row *row = &t->rows[t->n++];
-    *row = (struct fit_row){.value = value, .declared = declared, .slot_context = p->n_ctx_seq, .gap_bytes = p->gap_bytes, .fits = p->fits, .why = refusal(p), .shape = *s};
+    *row = (struct fit_row){.value = value, .declared = declared, .slot_context = p->n_ctx_seq, .gap_bytes = p->gap_bytes, .fits = p->fits, .why = refusal(p), .warns = new_warning(p, &t->now), .shape = *s};
     for (size_t d = 0; d <= x->in->n_devices; d++)
         row->left[d] = p->use[d].left;
     row->decode_tok_s = fit_steps_speed(x, s);

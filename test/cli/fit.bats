@@ -192,6 +192,12 @@ unwrap() {
 		[ "$status" -eq 0 ]
 		[ "$(grep -c '^  > ' <<<"$output")" -eq 1 ]
 	done
+	# what a row is warned of and the declared shape is not stands once below the table
+	run_split "$BERTH" fit -f $box --headers "$scratch/h" --table kv
+	[ "$(grep -cE ' (q5_1|q5_0|q4_1|iq4_nl) .* fits \(1\)$' <<<"$output")" -eq 4 ]
+	grep -qE ' q8_0 .* fits$' <<<"$output"
+	[ "$(grep -c '^  (1)  K q5_1 with V q5_1: ' <<<"$output")" -eq 1 ]
+	[[ $output == *"[kv-kernel]"* ]]
 	run_split "$BERTH" fit -f $box --headers "$scratch/h" --table width
 	[ "$status" -eq 2 ]
 	[[ $errors == *"--table: "*"width"* ]]
@@ -248,6 +254,49 @@ unwrap() {
 		[ "$status" -eq 0 ]
 		[[ $output == *"fits: "* ]]
 	done
+}
+
+@test "--solve of experts: as few as it takes on the CPU, whatever is declared; declared slots and KV before more of them" {
+	mkdir -p "$scratch/h"
+	hollow qwen3-235b
+	for moe in "" ", args: [--n-cpu-moe, \"88\"]"; do
+		cat >"$scratch/f.yaml" <<-YAML
+			version: 1
+			name: uneven
+			hosts:
+			  box:
+			    ssh: op@box.example
+			    memory: 192GiB
+			    bandwidth: 80GB/s
+			    floor: 512MiB
+			    devices:
+			      - {name: CUDA0, memory: 24GiB, bandwidth: 936GB/s, link: 31.5GB/s}
+			      - {name: CUDA1, memory: 12GiB, bandwidth: 360GB/s, link: 7.88GB/s}
+			runtimes: {llama: {engine: llama.cpp, source: "path:/opt/llama.cpp"}}
+			models: {moe: {source: "file:/srv/models", weights: qwen3-235b.gguf}}
+			services:
+			  moe: {host: box, runtime: llama, model: moe, port: 7770, context: 32768$moe}
+		YAML
+		run_split "$BERTH" fit -f "$scratch/f.yaml" --headers "$scratch/h" --solve
+		[ "$status" -eq 0 ]
+		grep -qE '^  >  moe +40,960 +1  f16 +512  88,7 ' <<<"$output"
+		[[ $output == *"experts of 80 layers on the CPU"* ]]
+		[[ $output == *'args: ["-ncmoe", "80"]'* ]]
+		[[ $output != *"--n-cpu-moe"* ]]
+		# no line is wider than the terminal
+		[ -z "$(grep -E '^.{81}' <<<"$output")" ]
+	done
+}
+
+@test "--solve --want speed where nothing keeps the declared context: most context, not a slot of 512 tokens" {
+	two_cards
+	run_split "$BERTH" fit -f $box --headers "$scratch/h" --solve --want speed --floor 12GiB
+	[ "$status" -eq 0 ]
+	unwrap
+	[[ $output == *"> is recommended: most context, slots and drafter as declared (none keeps the declared context)"* ]]
+	[[ $output == *" > medium 98,048 2 q8_0 "* ]]
+	# the others come as wanted
+	[[ $output == *" medium 512 8 f16 "* ]]
 }
 
 @test "--solve where nothing fits: exit 1 and nothing recommended" {
