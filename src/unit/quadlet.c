@@ -24,14 +24,22 @@ static int key(const struct unit_input *in, struct buf *out, const char *name, c
 /* A file or folder of the host, read-only at a place inside. */
 static int volume(const struct unit_input *in, const char *path, const char *inside, struct buf *out, struct err *err)
 {
-    base_autobuf struct buf word = BUF_INIT(16384);
+    base_autobuf struct buf word = BUF_INIT(128u << 10);
     if (strchr(path, ':') || strchr(path, ','))
         return err_set(err, -EINVAL, "'%s' cannot be shown to service '%s': a volume's name has no ':' or ','", path, in->service->name);
     buf_addf(&word, "%s:%s:ro", path, inside);
     if (buf_status(&word) < 0)
         return err_nomem(err);
-    const char *w = word.ptr;
-    return unit_words(out, "Volume", &w, 1, false, err);
+    return unit_raw(out, "Volume", word.ptr, true, err);
+}
+
+/* The generator stops at an empty word and loses what follows, and writes a ';' without quotes, which ends systemd's command there. */
+static int exec(const struct unit_input *in, struct buf *out, struct err *err)
+{
+    for (size_t i = 0; i < in->n_argv; i++)
+        if (!*in->argv[i] || strcmp(in->argv[i], ";") == 0)
+            return err_set(err, -EINVAL, "word %zu of the command of service '%s' is %s, which Podman's generator does not hand on: write it otherwise, or make the service 'unit: systemd'", i + 1, in->service->name, *in->argv[i] ? "';' alone" : "empty");
+    return in->n_argv ? unit_words(out, "Exec", in->argv, in->n_argv, true, err) : 0;
 }
 
 static int volumes(const struct unit_input *in, struct buf *out, struct err *err)
@@ -88,22 +96,23 @@ static int container(const struct unit_input *in, struct buf *out, struct err *e
     unit_key(out, "ContainerName", base);
     if (r == 0)
         r = key(in, out, "Pull", "never", false, err);
-    if (r == 0 && in->n_argv)
-        r = unit_words(out, "Exec", in->argv, in->n_argv, true, err);
+    if (r == 0)
+        r = exec(in, out, err);
     unit_key(out, "Network", "host");
     unit_key(out, "ReadOnly", "true");
     unit_key(out, "NoNewPrivileges", "true");
     unit_key(out, "DropCapability", "all");
     unit_key(out, "Environment", "HOME=/cache XDG_CACHE_HOME=/cache");
     buf_addf(out, "Volume=%s-cache:/cache\n", base);
+    /* the generator makes arguments of a command of them, where systemd looks for variables */
     if (r == 0)
-        r = unit_each(out, "Environment", in->env, in->n_env, err);
+        r = unit_each(out, "Environment", in->env, in->n_env, true, err);
     if (r == 0)
         r = volumes(in, out, err);
     if (r == 0)
         r = secrets(in, out, err);
     if (r == 0)
-        r = unit_each(out, "AddDevice", in->devices, in->n_devices, err);
+        r = unit_each(out, "AddDevice", in->devices, in->n_devices, true, err);
     if (r == 0 && in->n_devices) {
         /* labels would keep a container from a card's node */
         r = key(in, out, "SecurityLabelDisable", "true", false, err);

@@ -41,20 +41,31 @@ static int reads(const struct unit_input *in, struct buf *out, struct err *err)
     return 0;
 }
 
+/* systemd passes over a source that is not straight, and says so in its own log alone. */
+static bool is_straight(const char *path)
+{
+    struct str rest = str_of(path);
+    while (rest.ptr) {
+        struct str part = str_split(&rest, '/');
+        if (str_eq_c(part, ".") || str_eq_c(part, ".."))
+            return false;
+    }
+    return path[0] == '/';
+}
+
+/* LoadCredential= is read without quotes: one would become part of the name, and of the path. */
 static int credentials(const struct unit_input *in, struct buf *out, struct err *err)
 {
-    for (size_t i = 0; i < in->n_credentials; i++) {
+    int r = 0;
+    for (size_t i = 0; r == 0 && i < in->n_credentials; i++) {
         const struct unit_credential *c = &in->credentials[i];
-        base_autobuf struct buf word = BUF_INIT(8192);
+        base_autobuf struct buf word = BUF_INIT(65536);
+        if (!is_straight(c->path))
+            return err_set(err, -EINVAL, "'%.400s' of credential '%s' of service '%s' must be an absolute path without '.' and '..'", c->path, c->name, in->service->name);
         buf_addf(&word, "%s:%s", c->name, c->path);
-        if (buf_status(&word) < 0)
-            return err_nomem(err);
-        const char *w = word.ptr;
-        int r = unit_words(out, "LoadCredential", &w, 1, false, err);
-        if (r < 0)
-            return r;
+        r = buf_status(&word) < 0 ? err_nomem(err) : unit_raw(out, "LoadCredential", word.ptr, false, err);
     }
-    return 0;
+    return r;
 }
 
 static int account(const struct unit_input *in, struct buf *out, struct err *err)
@@ -94,7 +105,7 @@ static int environment(const struct unit_input *in, struct buf *out, struct err 
     unit_key(out, "CacheDirectoryMode", "0700");
     unit_key(out, "WorkingDirectory", "/");
     buf_addf(out, "Environment=HOME=%%C/%s XDG_CACHE_HOME=%%C/%s\n", base, base);
-    return unit_each(out, "Environment", in->env, in->n_env, err);
+    return unit_each(out, "Environment", in->env, in->n_env, false, err);
 }
 
 int unit_systemd(const struct unit_input *in, struct buf *out, struct err *err)

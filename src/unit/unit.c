@@ -166,10 +166,31 @@ int unit_words(struct buf *out, const char *key, const char *const *words, size_
     return 0;
 }
 
-int unit_each(struct buf *out, const char *key, const char *const *words, size_t n, struct err *err)
+int unit_raw(struct buf *out, const char *key, const char *value, bool commands, struct err *err)
+{
+    struct str v = str_of(value), bare = str_trim(v);
+    bool broken = !str_is_utf8(v) || !str_eq(v, bare) || v.len == 0 || v.ptr[v.len - 1] == '\\';
+    for (size_t i = 0; !broken && i < v.len; i++)
+        broken = (unsigned char)v.ptr[i] < 0x20 || v.ptr[i] == 0x7f;
+    if (broken) {
+        base_autobuf struct buf shown = BUF_INIT(1024);
+        buf_add_printable(&shown, v, 200);
+        return err_set(err, -EINVAL, "'%s' cannot stand in a unit's %s, which takes no quotes: no space around it, no control characters, no '\\' at its end", buf_status(&shown) < 0 || !shown.ptr ? "" : shown.ptr, key);
+    }
+    buf_addf(out, "%s=", key);
+    for (size_t i = 0; i < v.len; i++) {
+        buf_add_char(out, v.ptr[i]);
+        if (v.ptr[i] == '%' || (v.ptr[i] == '$' && commands))
+            buf_add_char(out, v.ptr[i]);
+    }
+    buf_add_char(out, '\n');
+    return 0;
+}
+
+int unit_each(struct buf *out, const char *key, const char *const *words, size_t n, bool commands, struct err *err)
 {
     for (size_t i = 0; i < n; i++) {
-        int r = unit_words(out, key, &words[i], 1, false, err);
+        int r = unit_words(out, key, &words[i], 1, commands, err);
         if (r < 0)
             return r;
     }
@@ -190,7 +211,7 @@ int unit_head(const struct unit_input *in, struct buf *out, struct err *err)
     /* never given up: a device that comes late, or a driver that is being replaced, is no reason to stay down */
     unit_key(out, "StartLimitIntervalSec", "0");
     /* a disk that is mounted late holds the start up instead of failing it */
-    return unit_each(out, "RequiresMountsFor", in->reads, in->n_reads, err);
+    return unit_each(out, "RequiresMountsFor", in->reads, in->n_reads, false, err);
 }
 
 void unit_service(const struct unit_input *in, struct buf *out)

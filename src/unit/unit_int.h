@@ -19,7 +19,9 @@ void unit_key(struct buf *out, const char *key, const char *value);
 /* "KEY=word word...\n", each quoted. */
 int unit_words(struct buf *out, const char *key, const char *const *words, size_t n, bool commands, struct err *err) BASE_MUST_USE;
 /* "KEY=word\n" for each. */
-int unit_each(struct buf *out, const char *key, const char *const *words, size_t n, struct err *err) BASE_MUST_USE;
+int unit_each(struct buf *out, const char *key, const char *const *words, size_t n, bool commands, struct err *err) BASE_MUST_USE;
+/* "KEY=value\n" for keys whose reader takes a value as it stands: quotes would be part of it. Specifiers are escaped, variables too when the value comes to a command. -EINVAL: a value that such a line cannot say. */
+int unit_raw(struct buf *out, const char *key, const char *value, bool commands, struct err *err) BASE_MUST_USE;
 /* [Unit], after the comment. */
 int unit_head(const struct unit_input *in, struct buf *out, struct err *err) BASE_MUST_USE;
 /* What [Service] has in both forms: limits of time, restarts, the out-of-memory score. */

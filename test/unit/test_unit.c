@@ -133,7 +133,7 @@ static void test_service_variants(void **state)
     const char *t = render(&in);
     assert_line(t, "SupplementaryGroups=render video");
     assert_line(t, "ExecStop=/srv/berth _stop medium");
-    assert_line(t, "LoadCredential=\"api-key:/etc/berth/a key\"");
+    assert_line(t, "LoadCredential=api-key:/etc/berth/a key");
     assert_line(t, "ProtectHome=yes");
     /* what an engine compiles outlives it */
     assert_line(t, "CacheDirectory=berth-home-medium");
@@ -152,7 +152,7 @@ static void test_service_variants(void **state)
     t = render(&in);
     assert_line(t, "WantedBy=default.target");
     assert_line(t, "NoNewPrivileges=yes");
-    assert_line(t, "LoadCredential=\"api-key:/etc/berth/a key\"");
+    assert_line(t, "LoadCredential=api-key:/etc/berth/a key");
     assert_null(strstr(t, "DynamicUser"));
     assert_null(strstr(t, "ProtectSystem"));
 }
@@ -161,23 +161,28 @@ static void test_container(void **state)
 {
     (void)state;
     static const char *const devices[] = {"/dev/kfd", "/dev/dri"};
+    static const char *const said[] = {"/srv/llama-server", "--alias", "100% of $HOME", "a;b", "q\"q\\"};
     struct unit_input in = input(UNIT_CONTAINER);
-    static const struct unit_credential key = {.name = "api-key", .path = "/etc/berth/key"};
+    static const struct unit_credential key = {.name = "api-key", .path = "/etc/berth/a \"key\" of %n $X"};
+    in.argv = said;
+    in.n_argv = BASE_COUNT(said);
     in.devices = devices;
     in.n_devices = 2;
     in.credentials = &key;
     in.n_credentials = 1;
     const char *t = render(&in);
-    assert_line(t, "Volume=/etc/berth/key:/run/credentials/api-key:ro");
+    /* the generator reads volumes without quotes, and makes words of systemd's command of them */
+    assert_line(t, "Volume=/etc/berth/a \"key\" of %%n $$X:/run/credentials/api-key:ro");
+    assert_line(t, "Environment=\"NOTE=50%% of $$X\"");
     assert_line(t, "Environment=HOME=/cache XDG_CACHE_HOME=/cache");
     assert_line(t, "Volume=berth-home-medium-cache:/cache");
     assert_line(t, "Image=example/llama@sha256:00");
     assert_line(t, "ContainerName=berth-home-medium");
     assert_line(t, "Pull=never");
     assert_line(t, "Network=host");
-    assert_line(t, "Exec=/srv/llama-server --alias \"100%% of $$HOME\" \"a;b\" \";\" \"\"");
+    assert_line(t, "Exec=/srv/llama-server --alias \"100%% of $$HOME\" \"a;b\" \"q\\\"q\\\\\"");
     assert_line(t, "Volume=/var/lib/berth/qwen.gguf:/var/lib/berth/qwen.gguf:ro");
-    assert_line(t, "Volume=\"/home/op/my models/t.jinja:/home/op/my models/t.jinja:ro\"");
+    assert_line(t, "Volume=/home/op/my models/t.jinja:/home/op/my models/t.jinja:ro");
     assert_line(t, "Volume=./berth-home-medium.health:/berth-health:ro");
     assert_line(t, "HealthCmd=/berth-health");
     assert_line(t, "HealthStartPeriod=61s");
@@ -209,7 +214,26 @@ static void test_refused(void **state)
     in.reads = colon;
     in.n_reads = 1;
     assert_int_equal(unit_render(&in, &out, &err), -EINVAL);
+    in = input(UNIT_CONTAINER); /* a ';' alone, and an empty word */
+    assert_int_equal(unit_render(&in, &out, &err), -EINVAL);
+    assert_string_equal(err.text, "word 5 of the command of service 'medium' is ';' alone, which Podman's generator does not hand on: write it otherwise, or make the service 'unit: systemd'");
+    static const struct {
+        const char *path, *says;
+    } keys[] = {
+        {"/etc/berth/key ", "which takes no quotes"}, {"/etc/berth/key\\", "which takes no quotes"}, {"/etc/a\nExecStart=/bin/sh", "which takes no quotes"}, {"/etc/\xff", "which takes no quotes"},
+        {"/etc/../key", "without '.' and '..'"},      {"key", "must be an absolute path"},
+    };
+    for (size_t i = 0; i < BASE_COUNT(keys); i++) {
+        const struct unit_credential one = {.name = "k", .path = keys[i].path};
+        in = input(UNIT_SERVICE);
+        in.credentials = &one;
+        in.n_credentials = 1;
+        buf_clear(&out);
+        assert_int_equal(unit_render(&in, &out, &err), -EINVAL);
+        assert_non_null(strstr(err.text, keys[i].says));
+    }
     in = input(UNIT_CONTAINER);
+    in.n_argv = 4;
     in.podman = (struct unit_version){4, 3};
     assert_int_equal(unit_render(&in, &out, &err), -ENOTSUP);
     in.podman = (struct unit_version){5, 4};
