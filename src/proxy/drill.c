@@ -5,6 +5,8 @@
  */
 #include <errno.h>
 
+#include <os/os.h>
+
 #include "drill_int.h"
 
 /* ---- waiting ------------------------------------------------------------------------------------------------ */
@@ -97,9 +99,11 @@ static void on_fail(void *ctx, enum httpio_failure f, const char *text)
 int drill_ask(struct drill *d, struct drill_client *c, const char *target, struct str body)
 {
     static const struct httpio_call_ops ops = {.on_head = on_head, .on_body = on_body, .on_end = on_end, .on_fail = on_fail};
-    const struct http_field fields[] = {HTTPIO_FIELD(STR("Content-Type"), STR("application/json"))};
+    char bearer[HTTPIO_BEARER_MAX];
+    struct http_field fields[2] = {HTTPIO_FIELD(STR("Content-Type"), STR("application/json"))};
+    size_t n = 1 + httpio_bearer(d->key, bearer, &fields[1]);
     *c = (struct drill_client){.drill = d, .body = BUF_INIT(2 * DRILL_BODY_MAX)};
-    struct httpio_request q = {.addr = d->addr, .method = STR("POST"), .target = str_of(target), .fields = fields, .n_fields = 1, .body = body, .fresh = true};
+    struct httpio_request q = {.addr = d->addr, .method = STR("POST"), .target = str_of(target), .fields = fields, .n_fields = n, .body = body, .fresh = true};
     return httpio_call(d->http, &q, &ops, c, &c->call, NULL);
 }
 
@@ -164,6 +168,30 @@ int drill_arm(struct drill *d, enum drill_mode mode, size_t live, bool ready, st
     return rc;
 }
 
+/* Where clients of the fleet need a key those of the drill have one, of their own. */
+static int make_key(struct drill *d, struct err *err)
+{
+    unsigned char hash[PROXY_KEY_HASH];
+    char hex[2 * PROXY_KEY_HASH + 1];
+    base_autobuf struct buf text = BUF_INIT(256);
+    struct proxy_keys *k;
+    if (!d->fleet->router.keys_file)
+        return 0;
+    int rc = proxy_key_new(d->key, err);
+    if (rc < 0)
+        return rc;
+    rc = proxy_key_hash(str_of(d->key), hash);
+    if (rc < 0)
+        return err_sys(err, rc, "cannot hash a key");
+    buf_addf(&text, "drill sha256:%s\n", os_hex(hash, sizeof hash, hex));
+    if (buf_status(&text) < 0)
+        return err_nomem(err);
+    rc = proxy_keys_parse(buf_str(&text), "drill", &k, err);
+    if (rc == 0)
+        proxy_set_keys(d->proxy, k);
+    return rc;
+}
+
 static int start(struct drill *d, struct err *err)
 {
     struct net_addr a;
@@ -174,6 +202,8 @@ static int start(struct drill *d, struct err *err)
         return err_nomem(err);
     if (rc == 0)
         rc = proxy_new(d->loop, 1, &d->proxy, err);
+    if (rc == 0)
+        rc = make_key(d, err);
     if (rc < 0)
         return rc;
     d->proxy->tick_ms = 5;

@@ -79,6 +79,7 @@ struct drill {
     struct proxy *proxy;
     struct httpio_client *http;
     struct net_addr addr; /* of the router */
+    char key[PROXY_KEY_TEXT]; /* that its clients show; empty where the fleet asks for none */
     struct net_timer *limit;
     bool expired;
     uint64_t generation, asked;

@@ -37,6 +37,15 @@ write_fleet() {
 	[ ! -e "$BERTH_RUN" ]
 }
 
+@test "a fleet whose clients need keys is drilled with a key of the drill's own" {
+	write_fleet
+	sed -i 's/^router: {/router: {keys-file: keys, cors: ["https:\/\/chat.example"], /' "$fleet"
+	run_split "$BERTH" drill --json -f "$fleet"
+	[ "$status" -eq 0 ]
+	jq -e '.failed == 0 and .passed == 59' <<<"$output"
+	[ ! -e "$scratch/keys" ]
+}
+
 @test "repeats, as JSON" {
 	write_fleet hash
 	run_split "$BERTH" drill --repeat 3 --json -f "$fleet"
