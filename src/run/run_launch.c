@@ -145,11 +145,11 @@ static int payload_path(struct run_service *s, const char *file, const char **re
     return rc < 0 ? rc : plain_path(s, b.ptr, ret, err);
 }
 
-/* A generic engine of the host: whatever its command names by an absolute path, and the folder that its program was installed into. */
+/* A generic engine of the host, and none of a container, whose runtime is no folder: whatever its command names by an absolute path, and the folder that its program was installed into. */
 static int bind_command(struct run_service *s, struct binds *b, struct err *err)
 {
     int rc = 0;
-    if (s->service->n_command == 0 || strcmp(s->runtime->root, "/") != 0)
+    if (s->service->n_command == 0 || !s->runtime->root || strcmp(s->runtime->root, "/") != 0)
         return 0;
     for (size_t i = 0; rc == 0 && i < s->service->n_command; i++) {
         const char *word = s->service->command[i];

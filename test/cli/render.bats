@@ -27,6 +27,17 @@ YAML
 	grep -qx 'ExecStart=/bin/echo "100%% of $$HOME" "a\\"b" "c\\\\d" 7772' "$scratch/units/berth-home-plain.service" || { cat "$scratch/units/berth-home-plain.service"; false; }
 }
 
+@test "a container of another program: its words as they are, its model and its credential shown to it" {
+	fleet
+	sed -i -e "s|^services:|models:\n  tiny: {source: \"file:$PWD/assets/tiny\", weights: berth-tiny-f16.gguf}\n&|" -e "/^runtimes/ a\\  img: {engine: generic, source: \"oci:localhost/p@sha256:$(printf 'a%.0s' $(seq 64))\"}" "$scratch/fleet.yaml"
+	echo '  box: {runtime: img, model: tiny, port: 7773, unit: quadlet, command: [/bin/run, -m, "{model}", --key, "{credential:api}"], credentials: {api: /etc/k}}' >>"$scratch/fleet.yaml"
+	run "$BERTH" render units box -f "$scratch/fleet.yaml"
+	echo "$output"
+	[ "$status" -eq 0 ]
+	[[ $output == *"Exec=/bin/run -m $PWD/assets/tiny/berth-tiny-f16.gguf --key /run/credentials/api"* ]]
+	[[ $output == *"Volume=/etc/k:/run/credentials/api:ro"* && $output != *"Volume=/bin"* ]]
+}
+
 @test "a child is no unit; a fleet without units says so" {
 	fleet
 	run "$BERTH" render units child -f "$scratch/fleet.yaml"
