@@ -73,6 +73,9 @@ int cmd_usage(const struct cmd *c, const char *fmt, ...)
     va_start(ap, fmt);
     buf_addv(&text, fmt, ap);
     va_end(ap);
+    /* a question that names the right word needs no more */
+    if (str_ends(buf_str(&text), STR("?")))
+        return cmd_failf(CMD_USAGE, "%s", text.ptr);
     return cmd_failf(CMD_USAGE, "%s; see 'berth %s -h'", text.ptr ? text.ptr : "unusable command line", c->name);
 }
 

@@ -317,14 +317,21 @@ const struct cmd cmd_rollback = {
 
 /* ---- history -------------------------------------------------------------------------------------------------------- */
 
+struct events {
+    struct os_table *t;
+    size_t n;
+};
+
 static int add_event(void *ctx, const struct ledger_event *e, struct err *err)
 {
+    struct events *v = ctx;
     char when[CLK_RFC3339];
     struct str detail = str_of(e->detail), how = str_split(&detail, '\n'); /* an engine's last words come after it */
     (void)err;
-    os_table_cell(ctx, OS_PLAIN, "%s", clk_rfc3339(e->at_us, when));
-    os_table_cell(ctx, strcmp(e->what, "failed") == 0 ? OS_RED : OS_GREEN, "%s", e->what);
-    os_table_cell(ctx, OS_PLAIN, STR_FMT, STR_ARG(how));
+    os_table_cell(v->t, OS_PLAIN, "%s", clk_rfc3339(e->at_us, when));
+    os_table_cell(v->t, strcmp(e->what, "failed") == 0 ? OS_RED : OS_GREEN, "%s", e->what);
+    os_table_cell(v->t, OS_PLAIN, STR_FMT, STR_ARG(how));
+    v->n++;
     return 0;
 }
 
@@ -344,14 +351,16 @@ static int history(const struct cmd *c, const struct cmd_args *a, const struct f
         os_table_free(t);
         return cmd_nomem();
     }
+    struct events events = {.t = t};
     int code = CMD_OK;
-    if (ledger_open(path.ptr, &l, &err) < 0 || ledger_history(l, subject.ptr, 50, add_event, t, &err) < 0)
+    /* a machine that nothing was done on yet has no ledger, and looking makes none */
+    if (access(path.ptr, F_OK) == 0 && (ledger_open(path.ptr, &l, &err) < 0 || ledger_history(l, subject.ptr, 50, add_event, &events, &err) < 0))
         code = cmd_fail(CMD_FAILED, &err);
     ledger_free(l);
-    if (code == CMD_OK)
+    if (code == CMD_OK && events.n)
         return cmd_print_table(t);
     os_table_free(t);
-    return code;
+    return code == CMD_OK ? cmd_print(STR("nothing of this fleet was deployed here\n")) : code;
 }
 
 static int run_history(const struct cmd *c, int argc, char **argv)

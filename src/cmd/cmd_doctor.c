@@ -244,7 +244,7 @@ static int run_doctor(const struct cmd *c, int argc, char **argv)
         return code;
     bool proves = cmd_given(c, &a, "prove");
     if (proves != (a.n_words > 0))
-        return proves ? cmd_usage(c, "--prove needs the command of a test: --prove -- all_reduce_perf -g 2") : cmd_usage(c, "'%.60s' is not understood", a.words[0]);
+        return proves ? cmd_usage(c, "--prove needs the command of a test: --prove -- all_reduce_perf -g 2") : cmd_usage(c, "takes no word '%.60s'; did you mean '--host %.60s'?", a.words[0], a.words[0]);
     if (cmd_given(c, &a, "host") && (proves || cmd_given(c, &a, "write") || cmd_given(c, &a, "here")))
         return cmd_usage(c, "--host only looks: run the rest on that machine");
     if (cmd_given(c, &a, "dry-run") && !cmd_given(c, &a, "write"))

@@ -123,6 +123,8 @@ static int show_some(const struct deploy *d, const char *const *units, size_t n,
     for (size_t i = 0; i < n; i++)
         words[SHOW_WORDS + i] = units[i];
     int r = call(d, "systemctl", words, SHOW_MS, &out, err);
+    if (r < 0 && access("/run/systemd/system", F_OK) < 0)
+        return err_set(err, -EIO, "this machine does not run systemd, which keeps units running: a service with 'unit: child' needs 'berth up' alone");
     if (r < 0)
         return r == -EIO ? err_prefix(err, "systemd cannot be asked about '%s'", units[0]) : r;
     return take_blocks(buf_str(&out), ret, n, err);

@@ -106,9 +106,10 @@ static int meet(struct deploy_remote *r, const struct fleet_host *h, struct err 
 {
     base_autobuf struct buf out = BUF_INIT(4096);
     struct utsname here;
-    int rc = ask(r, "uname -m; id -u; echo \"${XDG_STATE_HOME:-$HOME/.local/state}\"", "reaching the host", &out, err);
+    struct err why;
+    int rc = ask(r, "uname -m; id -u; echo \"${XDG_STATE_HOME:-$HOME/.local/state}\"", "reaching the host", &out, &why);
     if (rc < 0)
-        return rc;
+        return err_set(err, rc, "%s; 'ssh %s' must work without a question", why.text, h->ssh);
     struct str rest = buf_str(&out), machine = str_trim(str_split(&rest, '\n')), uid = str_trim(str_split(&rest, '\n')), state = str_trim(str_split(&rest, '\n'));
     if (uname(&here) < 0 || !str_eq_c(machine, here.machine))
         return err_set(err, -ENOEXEC, "it is a " STR_FMT " machine, and this berth is for %s: install berth there", STR_ARG(machine), here.machine);

@@ -91,7 +91,7 @@ load common
 @test "a misspelt option is told the nearest one" {
 	run_split "$BERTH" check --jsn
 	[ "$status" -eq 2 ]
-	[ "$errors" = "berth check: unknown option '--jsn'; did you mean '--json'?; see 'berth check -h'" ]
+	[ "$errors" = "berth check: unknown option '--jsn'; did you mean '--json'?" ]
 	run_split "$BERTH" check -q
 	[ "$status" -eq 2 ]
 	[ "$errors" = "berth check: unknown option '-q'; see 'berth check -h'" ]
@@ -109,7 +109,7 @@ load common
 	[ "$errors" = "berth reload: takes no words: 'now'; see 'berth reload -h'" ]
 	run_split "$BERTH" check big.yaml
 	[ "$status" -eq 2 ]
-	[ "$errors" = "berth check: takes no word 'big.yaml'; did you mean '-f big.yaml'?; see 'berth check -h'" ]
+	[ "$errors" = "berth check: takes no word 'big.yaml'; did you mean '-f big.yaml'?" ]
 }
 
 @test "option forms are the same: -f X, -fX, --file X, --file=X, and -- ends options" {
@@ -132,4 +132,14 @@ load common
 @test "hidden commands are not listed" {
 	run_split "$BERTH" help --list
 	[[ $output != *_route* ]]
+}
+
+@test "a host that is given as a word; a history that is empty" {
+	run_split "$BERTH" doctor big
+	[ "$status" -eq 2 ]
+	[ "$errors" = "berth doctor: takes no word 'big'; did you mean '--host big'?" ]
+	printf 'version: 1\nname: empty\nruntimes: {r: {engine: generic, source: system}}\nservices: {a: {runtime: r, port: 7970, command: [x]}}\n' >"$scratch/f.yaml"
+	run_split "$BERTH" history -f "$scratch/f.yaml"
+	[ "$status" -eq 0 ]
+	[ "$output" = "nothing of this fleet was deployed here" ]
 }
