@@ -6,7 +6,7 @@
  *              "endpoints":[{"name":"m","policy":"adaptive","aliases":["x"],"replicas":[0,1]}, ...],
  *              "headers":["x-task", ...], "bodies":{"max":67108864,"spill":1048576,"memory":268435456,"disk":8589934592}}}
  *
- * A replica that asks for a key has it as "key"; nothing prints this line.
+ * A replica that asks for a key has it as "key"; nothing prints this line. One that may ask clients for a key of its own has "asks":true.
  * A host is an IP address, or "unix:PATH" with port 0; a name stands there when the owner has no address for it, and is out of reach.
  *
  * Both ends are the same program, so a text with anything else in it is an error, not something to be lenient about.
@@ -59,6 +59,8 @@ static void write_replica(struct json_out *o, const struct fleet_service *declar
     json_out_u64(o, "slots", strcmp(s->runtime->engine, "generic") == 0 ? 0 : s->shape.slots);
     json_out_u64(o, "context", strcmp(s->runtime->engine, "llama.cpp") == 0 ? s->shape.context : 0);
     json_out_bool(o, "pins", strcmp(s->runtime->engine, "llama.cpp") == 0);
+    if (strcmp(s->runtime->engine, "generic") == 0)
+        json_out_bool(o, "asks", true);
     if (state && state->startable)
         json_out_bool(o, "startable", true);
     if (state && state->why)
@@ -191,6 +193,11 @@ static int read_replica(const struct proxy_config *c, json_val v, struct proxy_r
     if (json_get(v, "startable")) {
         more++;
         if (!json_bool(json_get(v, "startable"), &r->startable))
+            return bad(err, "a replica is not complete");
+    }
+    if (json_get(v, "asks")) {
+        more++;
+        if (!json_bool(json_get(v, "asks"), &r->asks))
             return bad(err, "a replica is not complete");
     }
     if (json_get(v, "why")) {

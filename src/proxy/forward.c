@@ -96,17 +96,19 @@ static struct str origin_form(struct str target, struct buf *scratch)
     return buf_str(scratch);
 }
 
-/* A replica with a key is shown that one, and never what a client showed. A stream is read on its way, and signs of life are put between its events: it must not be encoded. */
+/* What a client shows who it is with goes to who asks for it and to nobody else: the router when it has keys; else a program whose keys berth does not know. An engine with a key is shown that one; one without needs none. A stream is read on its way, and signs of life are put
+ * between its events: it must not be encoded. */
 static size_t request_fields(const struct proxy_request *r, char bearer[HTTPIO_BEARER_MAX], struct http_field out[HTTP_FIELDS_MAX + 1])
 {
     const struct http_head *head = httpio_exchange_head(r->x);
     const char *key = r->target.key;
+    bool shown = r->target.asks && !r->config->keyed && !key[0];
     /* Written anew for the replica's connection; a body that was read whole needs no leave to be sent. */
     static const struct str ours[] = {{"host", 4}, {"content-length", 14}, {"expect", 6}};
     size_t n = 0;
     for (size_t i = 0; i < head->n_fields; i++) {
         struct http_field f = head->fields[i];
-        bool skip = f.hop || ((r->config->keyed || key[0]) && proxy_guard_secret(f.name)) || (r->stream && str_eq_nocase(f.name, STR("accept-encoding")));
+        bool skip = f.hop || (!shown && proxy_guard_secret(f.name)) || (r->stream && str_eq_nocase(f.name, STR("accept-encoding")));
         for (size_t k = 0; !skip && k < BASE_COUNT(ours); k++)
             skip = f.name.len == ours[k].len && str_eq_nocase(f.name, ours[k]);
         if (!skip)

@@ -239,7 +239,7 @@ static struct proxy_peer *peer_update(struct proxy *p, const struct proxy_replic
         peer = peer_new(p, r->name);
     if (!peer)
         return NULL;
-    peer->target = (struct proxy_target){.addr = r->addr, .pins = r->pins};
+    peer->target = (struct proxy_target){.addr = r->addr, .asks = r->asks, .pins = r->pins};
     if (r->resolved)
         (void)net_addr_text(&r->addr, peer->target.host);
     snprintf(peer->target.key, sizeof peer->target.key, "%s", r->key ? r->key : "");

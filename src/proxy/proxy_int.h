@@ -85,6 +85,7 @@ struct proxy_replica {
     bool startable;     /* its owner starts it when a request waits for it */
     const char *why;    /* not ready, and why; NULL */
     const char *key;    /* shown to its engine in place of what clients show; NULL: none */
+    bool asks;          /* what runs there may ask clients for a key of its own, which is then theirs to show */
     uint64_t context;   /* tokens that all slots hold together; 0 unknown */
     bool pins;          /* takes id_slot */
 };
@@ -132,7 +133,7 @@ struct proxy_target {
     struct net_addr addr;
     char host[NET_ADDR_TEXT]; /* addr as the value of Host */
     char key[FLEET_KEY_MAX + 1]; /* that its engine asks for; "" none */
-    bool pins;
+    bool asks, pins;
 };
 
 /* By name or alias; NULL. */

@@ -272,11 +272,11 @@ static void test_request_fields(void **state)
     const struct buf *f = &rig.replicas[0].fields;
     char host[64];
     snprintf(host, sizeof host, "Host: 127.0.0.1:%u", rig.replicas[0].port);
-    static const char *const kept[] = {"Authorization: Bearer k", "X-Two: 1", "X-Two: 2", "X-Odd: \xc3\xa4 \t\"", "Accept-Encoding: gzip", "Content-Length: 21"};
+    static const char *const kept[] = {"X-Two: 1", "X-Two: 2", "X-Odd: \xc3\xa4 \t\"", "Accept-Encoding: gzip", "Content-Length: 21"};
     for (size_t i = 0; i < BASE_COUNT(kept); i++)
         assert_true(has_line(f, kept[i]));
     assert_true(has_line(f, host));
-    static const char *const gone[] = {"client.example", "X-Once", "Keep-Alive", "Proxy-", "TE:", "Trailer", "Upgrade", "Expect", "X-Sum", "Transfer-Encoding", "close"};
+    static const char *const gone[] = {"client.example", "Authorization", "X-Once", "Keep-Alive", "Proxy-", "TE:", "Trailer", "Upgrade", "Expect", "X-Sum", "Transfer-Encoding", "close"};
     for (size_t i = 0; i < BASE_COUNT(gone); i++)
         assert_false(contains(f, gone[i]));
     assert_string_equal(rig.replicas[0].body.ptr, "{\"model\":\"served-0\"}\n");

@@ -110,10 +110,10 @@ static void fields_both_ways(void **state)
 {
     (void)state;
     const struct http_field fields[] = {
-        HTTPIO_FIELD(STR("X-Request-Id"), STR("mine")), HTTPIO_FIELD(STR("Authorization"), STR("Bearer k")), HTTPIO_FIELD(STR("OpenAI-Organization"), STR("o")),
+        HTTPIO_FIELD(STR("X-Request-Id"), STR("mine")), HTTPIO_FIELD(STR("Accept-Language"), STR("de")), HTTPIO_FIELD(STR("OpenAI-Organization"), STR("o")),
         HTTPIO_FIELD(STR("anthropic-version"), STR("2023-06-01")), HTTPIO_FIELD(STR("traceparent"), STR("00-1-2-01")), HTTPIO_FIELD(STR("Connection"), STR("x-hop")), HTTPIO_FIELD(STR("X-Hop"), STR("1")),
     };
-    static const char *const through[] = {"X-Request-Id: mine", "Authorization: Bearer k", "OpenAI-Organization: o", "anthropic-version: 2023-06-01", "traceparent: 00-1-2-01"};
+    static const char *const through[] = {"X-Request-Id: mine", "Accept-Language: de", "OpenAI-Organization: o", "anthropic-version: 2023-06-01", "traceparent: 00-1-2-01"};
     struct client c;
     rig_replicas(1, BUSY);
     call(&c, "POST", "/v1/chat/completions", fields, 5, STR("{\"model\":\"m\"}"));
@@ -134,7 +134,7 @@ static size_t times(const struct buf *b, const char *text)
     return n;
 }
 
-/* A replica with a key is shown exactly that one, whatever the client shows; one without gets what the client sent. */
+/* A replica with a key is shown exactly that one, whatever the client shows. */
 static void key_of_a_replica(void **state)
 {
     (void)state;
@@ -165,6 +165,40 @@ static void key_of_a_replica(void **state)
     assert_int_equal(proxy_metrics(rig.proxy, &told), 0);
     assert_true(contains(&told, "r0"));
     assert_false(contains(&told, "K-of-the-engine"));
+}
+
+/* What clients show goes to a program that may ask for it, and only when the router does not ask them itself. */
+static void keys_of_clients(void **state)
+{
+    (void)state;
+    const struct http_field fields[] = {HTTPIO_FIELD(STR("Authorization"), STR("Bearer of-the-client")), HTTPIO_FIELD(STR("x-api-key"), STR("of-the-client")), HTTPIO_FIELD(STR("Api-Key"), STR("of-the-client"))};
+    static const struct {
+        bool asks, keyed;
+        const char *key;
+        size_t shown;
+    } cases[] = {{false, false, NULL, 0}, {true, false, NULL, 3}, {true, true, NULL, 0}, {true, false, "K-of-the-engine-0", 0}};
+    unsigned char hash[PROXY_KEY_HASH];
+    base_autobuf struct buf text = BUF_INIT(4096);
+    struct proxy_keys *keys;
+    assert_int_equal(proxy_key_hash(STR("of-the-client"), hash), 0);
+    buf_add_c(&text, "alice sha256:");
+    for (size_t b = 0; b < sizeof hash; b++)
+        buf_addf(&text, "%02x", hash[b]);
+    assert_int_equal(proxy_keys_parse(buf_str(&text), "keys", &keys, NULL), 0);
+    proxy_set_keys(rig.proxy, keys);
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        struct client c;
+        rig.asks = cases[i].asks;
+        rig.key = cases[i].key;
+        rig_replicas(1, ECHO);
+        rig.proxy->config->keyed = cases[i].keyed;
+        call(&c, "POST", "/v1/chat/completions", fields, 3, STR("{\"model\":\"m\"}"));
+        assert_int_equal(c.status, 200);
+        assert_int_equal(times(&rig.replicas[0].fields, "of-the-client"), cases[i].shown);
+        client_release(&c);
+        replica_close(&rig.replicas[0]);
+        rig.replicas[0].server = NULL;
+    }
 }
 
 /* Who is refused there is the router: the next replica is asked, and no client is told that its key is wrong. */
@@ -265,7 +299,7 @@ static void no_websocket(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RIG_TEST(json_endpoints), RIG_TEST(reading_endpoints), RIG_TEST(forms), RIG_TEST(fields_both_ways), RIG_TEST(key_of_a_replica), RIG_TEST(refused_key), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket),
+        RIG_TEST(json_endpoints), RIG_TEST(reading_endpoints), RIG_TEST(forms), RIG_TEST(fields_both_ways), RIG_TEST(key_of_a_replica), RIG_TEST(keys_of_clients), RIG_TEST(refused_key), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket),
     };
     return cmocka_run_group_tests_name("proxy_endpoints", tests, NULL, NULL);
 }

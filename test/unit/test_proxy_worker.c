@@ -74,6 +74,16 @@ static void test_config_text(void **state)
     assert_null(proxy_config_unref(c));
     assert_null(proxy_config_unref(c));
     assert_null(proxy_config_unref(NULL));
+    /* a program that may have keys of its own */
+    struct fleet_runtime other = {.name = "x", .engine = "generic"};
+    struct fleet_service foreign = services[0];
+    foreign.runtime = &other;
+    buf_clear(&b);
+    struct fleet one = {.services = &foreign, .n_services = 1};
+    assert_int_equal(proxy_config_text(&one, NULL, 0, &b), 0);
+    assert_true(str_find(buf_str(&b), STR("\"pins\":false,\"asks\":true}")) > 0);
+    assert_int_equal(proxy_config_parse(buf_str(&b), &c, &err), 0);
+    assert_null(proxy_config_unref(c));
     /* no room */
     base_autobuf struct buf small = BUF_INIT(20);
     assert_int_equal(proxy_config_text(&fleet, NULL, 0, &small), -E2BIG);
