@@ -146,6 +146,11 @@ const char *engine_idle_path(const struct fleet_service *s)
     return kind_of(s)->idle;
 }
 
+const char *engine_capacity_path(const struct fleet_service *s)
+{
+    return kind_of(s)->capacity;
+}
+
 const char *engine_speculation_path(const struct fleet_service *s)
 {
     return s->shape.n_speculative > 0 ? kind_of(s)->speculation : NULL;

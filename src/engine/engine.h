@@ -72,6 +72,10 @@ int engine_props_check(const struct fleet_service *s, const struct engine_paths 
 const char *engine_speculation_path(const struct fleet_service *s);
 /* -EBADMSG when speculation was asked for and any slot goes without. */
 int engine_speculation_check(const struct fleet_service *s, struct str body, struct err *err) BASE_MUST_USE;
+/* What tells how many tokens of prompts it keeps, where that is not declared: vllm /metrics; NULL. */
+const char *engine_capacity_path(const struct fleet_service *s);
+/* That number, of all its caches together, from such an answer. -EBADMSG. */
+int engine_capacity_parse(struct str body, uint64_t *ret_tokens, struct err *err) BASE_MUST_USE;
 /* How many requests it is working on. -EBADMSG. */
 int engine_idle_parse(const struct fleet_service *s, struct str body, unsigned *ret_busy, struct err *err) BASE_MUST_USE;
 /* A request that makes one token: POST path and body, in arena a; the answer is judged by engine_token_check. -ENOTSUP when this kind has none. */

@@ -65,6 +65,7 @@ struct engine_kind {
     int (*argv)(const struct fleet_service *s, const struct engine_paths *p, struct args *args, struct err *err);
     int (*props_check)(const struct fleet_service *s, const struct engine_paths *p, struct str body, struct err *err); /* with props */
     int (*speculation_check)(const struct fleet_service *s, struct str body, struct err *err); /* NULL: cannot tell */
+    const char *capacity;                                                                      /* its path; NULL: declared, or nobody knows */
     const char *speculation;                                                                   /* its path */
     int (*log_check)(const struct fleet_service *s, struct str log, struct err *err);          /* NULL: nothing to compare */
     bool (*denies)(const struct fleet_service *s, struct str text);                            /* NULL: whatever is dropped was asked for */

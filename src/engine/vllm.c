@@ -184,6 +184,47 @@ static int idle_parse(struct str body, unsigned *ret_busy, struct err *err)
     return 0;
 }
 
+/* The number that a label of a sample line has; false when it has none. */
+static bool label_u64(struct str labels, const char *name, uint64_t *ret)
+{
+    while (labels.len) {
+        struct str key = str_trim(str_split(&labels, '='));
+        if (!labels.len || labels.ptr[0] != '"')
+            return false;
+        labels = (struct str){labels.ptr + 1, labels.len - 1};
+        ptrdiff_t end = str_find_char(labels, '"');
+        if (end < 0)
+            return false;
+        struct str value = {labels.ptr, (size_t)end};
+        labels = (struct str){labels.ptr + end + 1, labels.len - (size_t)end - 1};
+        if (str_eq_c(key, name))
+            return str_to_u64(value, ret) == 0;
+        if (labels.len && labels.ptr[0] == ',')
+            labels = (struct str){labels.ptr + 1, labels.len - 1};
+    }
+    return false;
+}
+
+/* vllm:cache_config_info{block_size="16",num_gpu_blocks="27848",...} 1.0, one for each engine behind the server. */
+int engine_capacity_parse(struct str body, uint64_t *ret_tokens, struct err *err)
+{
+    const struct str family = STR("vllm:cache_config_info{");
+    uint64_t sum = 0;
+    while (body.ptr) {
+        struct str line = str_trim(str_split(&body, '\n'));
+        uint64_t blocks, each, tokens;
+        if (!str_starts(line, family))
+            continue;
+        struct str labels = {line.ptr + family.len, line.len - family.len};
+        if (!label_u64(labels, "num_gpu_blocks", &blocks) || !label_u64(labels, "block_size", &each) || __builtin_mul_overflow(blocks, each, &tokens) || __builtin_add_overflow(sum, tokens, &sum))
+            return err_set(err, -EBADMSG, "metrics do not tell num_gpu_blocks and block_size of vllm:cache_config_info");
+    }
+    if (!sum)
+        return err_set(err, -EBADMSG, "metrics do not tell vllm:cache_config_info");
+    *ret_tokens = sum;
+    return 0;
+}
+
 static int vllm_token_request(const struct fleet_service *s, struct arena *a, const char **ret_path, const char **ret_body)
 {
     /* a server of embeddings or rankings generates nothing */
@@ -271,6 +312,7 @@ const struct engine_kind engine_vllm = {
     .health = "/health",
     .identity = "/v1/models",
     .idle = "/metrics",
+    .capacity = "/metrics",
     .reuses_port = true,
     .start_ms = 10ULL * 60 * 1000, /* imports, profiling, compiling, capturing graphs: minutes */
     .owned = owned,

@@ -6,7 +6,8 @@
  *              "endpoints":[{"name":"m","policy":"adaptive","aliases":["x"],"replicas":[0,1]}, ...],
  *              "headers":["x-task", ...], "bodies":{"max":67108864,"spill":1048576,"memory":268435456,"disk":8589934592}}}
  *
- * A replica that asks for a key has it as "key"; nothing prints this line. One that may ask clients for a key of its own has "asks":true.
+ * A replica that asks for a key has it as "key"; nothing prints this line. One that may ask clients for a key of its own has "asks":true; one that tells
+ * its capacity itself has "tells":PATH, where.
  * A host is an IP address, or "unix:PATH" with port 0; a name stands there when the owner has no address for it, and is out of reach.
  *
  * Both ends are the same program, so a text with anything else in it is an error, not something to be lenient about.
@@ -61,6 +62,8 @@ static void write_replica(struct json_out *o, const struct fleet_service *declar
     json_out_bool(o, "pins", strcmp(s->runtime->engine, "llama.cpp") == 0);
     if (strcmp(s->runtime->engine, "generic") == 0)
         json_out_bool(o, "asks", true);
+    if (engine_capacity_path(s))
+        json_out_cstr(o, "tells", engine_capacity_path(s));
     if (state && state->startable)
         json_out_bool(o, "startable", true);
     if (state && state->why)
@@ -203,6 +206,10 @@ static int read_replica(const struct proxy_config *c, json_val v, struct proxy_r
     if (json_get(v, "why")) {
         more++;
         rc = read_name(c, json_get(v, "why"), PROXY_WHY_MAX - 1, &r->why, err);
+    }
+    if (rc == 0 && json_get(v, "tells")) {
+        more++;
+        rc = read_name(c, json_get(v, "tells"), PROXY_TELLS_MAX - 1, &r->tells, err);
     }
     if (rc == 0 && json_get(v, "key")) {
         more++;

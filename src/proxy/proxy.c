@@ -19,6 +19,7 @@ int proxy_new(struct net_loop *l, unsigned loops, struct proxy **ret, struct err
     p->tick_ms = PROXY_TICK_MS;
     p->heartbeat_ms = PROXY_HEARTBEAT_MS;
     p->hang_ms = PROXY_HANG_MS;
+    p->capacity_ms = PROXY_CAPACITY_MS;
     p->spill_dir = -1;
     /* Without randomness hashes are only less of a surprise. */
     base_ignore(getrandom(&p->seed, sizeof p->seed, GRND_NONBLOCK));
@@ -46,6 +47,7 @@ struct proxy *proxy_free(struct proxy *p)
         return NULL;
     for (unsigned i = 0; i < p->n_lanes; i++)
         proxy_lane_stop(&p->lanes[i]);
+    proxy_capacity_end(p);
     for (unsigned i = 0; i < p->n_lanes; i++)
         proxy_lane_release(&p->lanes[i]);
     free(p->lanes);
@@ -226,6 +228,7 @@ static struct proxy_peer *peer_new(struct proxy *p, const char *name)
     if (!peer)
         return NULL;
     snprintf(peer->name, sizeof peer->name, "%s", name);
+    peer->proxy = p;
     peer->s.id = (uint32_t)p->n_peers + 1;
     p->peers[p->n_peers++] = peer;
     return peer;
@@ -244,10 +247,13 @@ static struct proxy_peer *peer_update(struct proxy *p, const struct proxy_replic
         (void)net_addr_text(&r->addr, peer->target.host);
     snprintf(peer->target.key, sizeof peer->target.key, "%s", r->key ? r->key : "");
     snprintf(peer->target.served, sizeof peer->target.served, "%s", r->served);
-    peer->s.context = r->context;
+    snprintf(peer->tells, sizeof peer->tells, "%s", r->tells ? r->tells : "");
     peer->s.startable = r->startable;
     snprintf(peer->why, sizeof peer->why, "%s", r->why ? r->why : "");
-    return sched_replica_set(&peer->s, r->ready && r->resolved, r->generation, r->slots, r->pins) < 0 ? NULL : peer;
+    if (sched_replica_set(&peer->s, r->ready && r->resolved, r->generation, r->slots, r->pins) < 0)
+        return NULL;
+    peer->s.context = !r->tells ? r->context : peer->told_life == peer->s.life ? peer->told_tokens : 0;
+    return peer;
 }
 
 static void find_candidates(const struct proxy_config *c, struct proxy_endpoint *e)
@@ -271,6 +277,7 @@ void proxy_set_config(struct proxy *p, struct proxy_config *c)
     p->config = c;
     (void)pthread_mutex_unlock(&p->lock);
     proxy_config_unref(before);
+    proxy_capacity_ask(p);
     proxy_pump(p->lanes);
 }
 

@@ -4,6 +4,7 @@
  *
  *   config.c   the configuration: text, reading, look-ups
  *   proxy.c    the router's life, its replicas
+ *   capacity.c what replicas tell of their room
  *   lane.c     one event loop's share of it: its thread, its clock, whose turn it is
  *   numbers.c  metrics, and a line for each request
  *   request.c  a request from its head to its end: reading, own answers, errors
@@ -65,6 +66,8 @@
 #define PROXY_DEATHS_MAX 2              /* replicas that one request may see die before its answer: it may be what kills them */
 #define PROXY_RETRY_AFTER "2"           /* seconds until a client should ask again, when nothing is ready */
 #define PROXY_SERIES_MAX 8192           /* endpoints x replicas x status codes, with room */
+#define PROXY_TELLS_MAX 32              /* of a path */
+#define PROXY_CAPACITY_MS 10000         /* who has not told its capacity is asked again after so long */
 #define PROXY_FAILED_MAX 256            /* of what is said about a replica that failed */
 #define PROXY_WHY_MAX 320               /* of why a service is not ready */
 
@@ -87,6 +90,7 @@ struct proxy_replica {
     const char *key;    /* shown to its engine in place of what clients show; NULL: none */
     bool asks;          /* what runs there may ask clients for a key of its own, which is then theirs to show */
     uint64_t context;   /* tokens that all slots hold together; 0 unknown */
+    const char *tells;  /* where it says that itself; NULL */
     bool pins;          /* takes id_slot */
 };
 
@@ -151,6 +155,11 @@ struct proxy_peer {
     uint64_t prompt_n, cached_n, predicted_n;
     struct see_rate rate; /* tokens of answers */
     size_t waiting;       /* requests that could go there, when last counted */
+    char tells[PROXY_TELLS_MAX];  /* lock; where it says how many tokens it holds; "" */
+    uint64_t told_life, told_tokens; /* lock; of which life, and what it said */
+    struct proxy *proxy;
+    struct httpio_fetch *asking;  /* the owner's thread */
+    uint64_t asked_life;          /* lock */
     /* lock: what the owner is to be told of it */
     bool failed;
     uint64_t failed_generation;
@@ -166,7 +175,8 @@ struct proxy {
     struct proxy_lane *lanes;
     unsigned n_lanes;
     uint64_t seed;
-    uint64_t tick_ms, heartbeat_ms, hang_ms;
+    uint64_t tick_ms, heartbeat_ms, hang_ms, capacity_ms;
+    struct net_timer *capacity;  /* the owner's thread; NULL: nobody is asked */
     int spill_dir;               /* where files of bodies are; -1: there are none. Set before any lane serves */
     unsigned listeners;          /* the owner's, as what a drain is followed by */
     pthread_mutex_t lock;
@@ -201,6 +211,9 @@ struct proxy {
     atomic_bool watched, moved;
 };
 
+/* Asks those replicas that have not told their capacity, on the owner's thread; and no more. */
+void proxy_capacity_ask(struct proxy *p);
+void proxy_capacity_end(struct proxy *p);
 /* The configuration in force, to be given back with proxy_config_unref; NULL. */
 struct proxy_config *proxy_config_now(struct proxy *p);
 /* Tells the owner what lanes have left for it. */

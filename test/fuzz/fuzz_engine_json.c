@@ -28,6 +28,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const struct fleet_options known = engine_fleet_options();
     judged(engine_identity_check(body, "small", &err), &err);
     judged(engine_token_check(body, &err), &err);
+    uint64_t tokens = 0;
+    int told = engine_capacity_parse(body, &tokens, &err);
+    judged(told, &err);
+    if ((told == 0) != (tokens > 0))
+        abort();
     for (size_t i = 0; i < known.n_engines; i++) {
         struct fleet_runtime runtime = {.name = "r", .engine = known.engines[i]};
         struct fleet_service s = {.name = "small", .host = &host, .runtime = &runtime, .port = 1, .bind = "127.0.0.1",

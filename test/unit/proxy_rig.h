@@ -91,6 +91,7 @@ struct rig {
     bool pins;
     const char *policy;
     const char *key; /* of the first replica; NULL none */
+    bool tells;      /* replicas tell their capacity themselves */
     bool asks;       /* replicas may ask clients for keys of their own */
 };
 
@@ -511,7 +512,7 @@ static inline void rig_config(const uint16_t *ports, size_t n, unsigned unready,
     buf_add_c(&b, "{\"config\":{\"replicas\":[");
     for (size_t i = 0; i < n; i++)
         buf_addf(&b, "%s{\"name\":\"r%zu\",\"served\":\"served-%zu\",\"host\":\"127.0.0.1\",\"port\":%u,\"ready\":%s,\"generation\":%llu,\"slots\":%u,\"context\":0,\"pins\":%s%s%s%s%s}", i ? "," : "", i,
-                 i, ports[i], unready >> i & 1 ? "false" : "true", (unsigned long long)generation, rig.slots, rig.pins ? "true" : "false", rig.asks ? ",\"asks\":true" : "", i == 0 && rig.key ? ",\"key\":\"" : "", i == 0 && rig.key ? rig.key : "",
+                 i, ports[i], unready >> i & 1 ? "false" : "true", (unsigned long long)generation, rig.slots, rig.pins ? "true" : "false", rig.asks ? ",\"asks\":true" : rig.tells ? ",\"tells\":\"/metrics\"" : "", i == 0 && rig.key ? ",\"key\":\"" : "", i == 0 && rig.key ? rig.key : "",
                  i == 0 && rig.key ? "\"" : "");
     buf_addf(&b, "],\"endpoints\":[{\"name\":\"m\",\"policy\":\"%s\",\"aliases\":[\"alias\",\"gpt \\\"4\\\"\"],\"replicas\":[", rig.policy);
     for (size_t i = 0; i < n; i++)

@@ -141,6 +141,30 @@ static void speculation(void **state)
     assert_int_equal(engine_speculation_check(&s, STR("[{\"speculative\":true},{\"speculative\":1}]"), &err), -EBADMSG);
 }
 
+static void capacity(void **state)
+{
+    (void)state;
+    struct fleet_service l = small(&llama), v = small(&vllm), g = small(&generic);
+    struct err err;
+    uint64_t tokens = 7;
+    BODY(metrics, "metrics-vllm.txt");
+    assert_string_equal(engine_capacity_path(&v), "/metrics");
+    assert_null(engine_capacity_path(&l));
+    assert_null(engine_capacity_path(&g));
+    assert_int_equal(engine_capacity_parse(metrics, &tokens, &err), 0);
+    assert_int_equal(tokens, 16 * (27848 + 1000)); /* of both engines */
+    assert_int_equal(engine_capacity_parse(STR("# HELP vllm:cache_config_info{\nvllm:cache_config_info{num_gpu_blocks=\"3\",block_size=\"5\"} 1\n"), &tokens, &err), 0);
+    assert_int_equal(tokens, 15);
+    static const char *const bad[] = {
+        "", "vllm:cache_config_info 1", "vllm:cache_config_info{block_size=\"16\"} 1", "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1",
+        "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"0\"} 1", "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"18446744073709551615\"} 1",
+        "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1", "vllm:cache_config_info{block_size=16,num_gpu_blocks=1} 1", "vllm:cache_config_infos{block_size=\"1\",num_gpu_blocks=\"1\"} 1",
+    };
+    for (size_t i = 0; i < BASE_COUNT(bad); i++)
+        assert_int_equal(engine_capacity_parse(str_of(bad[i]), &tokens, &err), -EBADMSG);
+    assert_int_equal(tokens, 15);
+}
+
 static void idle(void **state)
 {
     (void)state;
@@ -309,7 +333,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(identity),      cmocka_unit_test(props),     cmocka_unit_test(props_of_others), cmocka_unit_test(speculation),
-        cmocka_unit_test(idle),          cmocka_unit_test(one_token), cmocka_unit_test(token_request),   cmocka_unit_test(what_can_be_asked),
+        cmocka_unit_test(capacity), cmocka_unit_test(idle),          cmocka_unit_test(one_token), cmocka_unit_test(token_request),   cmocka_unit_test(what_can_be_asked),
         cmocka_unit_test(hostile),
 #if FAILING_MALLOC
         cmocka_unit_test(memory_runs_out),

@@ -201,6 +201,63 @@ static void keys_of_clients(void **state)
     }
 }
 
+static uint64_t capacity_now(void)
+{
+    struct proxy_stats s;
+    proxy_stats(rig.proxy, &s);
+    return s.capacity;
+}
+
+static void tell(struct replica *r, const char *blocks)
+{
+    base_autobuf struct buf b = BUF_INIT(4096);
+    WAIT(r->x);
+    assert_string_equal(r->line.ptr, "GET /metrics");
+    buf_addf(&b, "# HELP x\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"%s\"} 1.0\n", blocks);
+    replica_answer(r, b.ptr);
+    WAIT(!r->x);
+}
+
+/* Replicas that tell how much they hold are asked once in each of their lives, and again as long as they do not say. */
+static void capacity_is_asked(void **state)
+{
+    (void)state;
+    uint16_t ports[2];
+    rig.tells = true;
+    rig.proxy->capacity_ms = 20;
+    for (size_t i = 0; i < 2; i++) {
+        replica_open(&rig.replicas[i], HOLD);
+        ports[i] = rig.replicas[i].port;
+    }
+    rig_config(ports, 2, 0, 1);
+    tell(&rig.replicas[0], "1000");
+    tell(&rig.replicas[1], "None"); /* not yet */
+    rig_run(5);
+    assert_int_equal(capacity_now(), 0); /* of one it is not known */
+    tell(&rig.replicas[1], "500");
+    WAIT_POLL(capacity_now() == 24000);
+    base_autobuf struct buf text = BUF_INIT(1 << 20);
+    assert_int_equal(proxy_metrics(rig.proxy, &text), 0);
+    assert_true(contains(&text, "berth_router_capacity_tokens{endpoint=\"m\"} 24000"));
+    /* another configuration, the same processes */
+    unsigned asked = rig.replicas[0].requests;
+    rig_config(ports, 2, 0, 1);
+    assert_int_equal(capacity_now(), 24000);
+    rig_run(50);
+    assert_int_equal(rig.replicas[0].requests, asked);
+    /* other processes hold what they say, and nothing of what is said for those before them counts */
+    rig_config(ports, 2, 0, 2);
+    assert_int_equal(capacity_now(), 0);
+    WAIT(rig.replicas[0].x && rig.replicas[1].x);
+    rig_config(ports, 2, 0, 3);
+    tell(&rig.replicas[0], "7");
+    tell(&rig.replicas[1], "7");
+    assert_int_equal(capacity_now(), 0);
+    tell(&rig.replicas[0], "10");
+    tell(&rig.replicas[1], "20");
+    WAIT_POLL(capacity_now() == 480);
+}
+
 /* Who is refused there is the router: the next replica is asked, and no client is told that its key is wrong. */
 static void refused_key(void **state)
 {
@@ -299,7 +356,7 @@ static void no_websocket(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RIG_TEST(json_endpoints), RIG_TEST(reading_endpoints), RIG_TEST(forms), RIG_TEST(fields_both_ways), RIG_TEST(key_of_a_replica), RIG_TEST(keys_of_clients), RIG_TEST(refused_key), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket),
+        RIG_TEST(json_endpoints), RIG_TEST(reading_endpoints), RIG_TEST(forms), RIG_TEST(fields_both_ways), RIG_TEST(key_of_a_replica), RIG_TEST(keys_of_clients), RIG_TEST(capacity_is_asked), RIG_TEST(refused_key), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket),
     };
     return cmocka_run_group_tests_name("proxy_endpoints", tests, NULL, NULL);
 }
