@@ -89,7 +89,7 @@ socklen_t net_addr_sockaddr(const struct net_addr *a, struct sockaddr_storage *s
     return inet_pton(AF_INET, a->host, &in->sin_addr) == 1 ? (socklen_t)sizeof(*in) : 0;
 }
 
-/* Removes a socket file that nobody listens at. -EADDRINUSE when somebody does, or when it is no socket. */
+/* Removes a socket file that nobody listens at. -EADDRINUSE when somebody does, -ENOTSOCK when it is no socket. */
 static int remove_stale(const char *path, const struct sockaddr *sa, socklen_t len)
 {
     struct stat st;
@@ -98,7 +98,7 @@ static int remove_stale(const char *path, const struct sockaddr *sa, socklen_t l
     if (lstat(path, &st) < 0)
         return errno == ENOENT ? 0 : -errno;
     if (!S_ISSOCK(st.st_mode))
-        return -EADDRINUSE;
+        return -ENOTSOCK;
     /* Non-blocking: a listener with a full backlog answers EAGAIN and counts as alive. */
     fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
@@ -137,12 +137,12 @@ static int set_listening(int fd, const struct net_addr *a, bool reuseport, const
         if (reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one)) < 0)
             return -errno;
     }
+    /* The file is made with the rights of the socket: what is at the path later, a link maybe, is not touched. */
+    if (a->unix_path && fchmod(fd, 0600) < 0)
+        return -errno;
     r = bind_socket(fd, a, sa, len);
     if (r < 0)
         return r;
-    /* Before listening, so that nobody connects while the file has the rights that the umask left. */
-    if (a->unix_path && chmod(a->host, 0600) < 0)
-        return -errno;
     if (listen(fd, SOMAXCONN) < 0)
         return -errno;
     return 0;
@@ -163,6 +163,8 @@ int net_listen_socket(const struct net_addr *a, bool reuseport, struct err *err)
     r = set_listening(fd, a, reuseport, (const struct sockaddr *)&ss, len);
     if (r < 0) {
         (void)close(fd);
+        if (r == -ENOTSOCK)
+            return err_set(err, r, "cannot listen at '%s': something that is no socket is there; remove it, or choose another path", net_addr_text(a, text));
         return err_sys(err, r, "cannot listen at '%s'", net_addr_text(a, text));
     }
     return fd;

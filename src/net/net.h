@@ -105,8 +105,8 @@ int net_stream_peer_cred(const struct net_stream *s, pid_t *ret_pid, uid_t *ret_
 /* ---- listening --------------------------------------------------------------------------------------------------- */
 
 struct net_listener;
-/* Makes a bound, listening, non-blocking, close-on-exec socket: for TCP with SO_REUSEADDR (and SO_REUSEPORT when reuseport), for unix with mode 0600 set before listening (a stale
- * socket file that nobody listens at is replaced). -EADDRINUSE and others, with the address in err. The caller owns the descriptor. */
+/* Makes a bound, listening, non-blocking, close-on-exec socket: for TCP with SO_REUSEADDR (and SO_REUSEPORT when reuseport), for unix a file made with mode 0600 (a stale
+ * socket file that nobody listens at is replaced). -EADDRINUSE, -ENOTSOCK (something else is at the path) and others, with the address in err. The caller owns the descriptor. */
 int net_listen_socket(const struct net_addr *a, bool reuseport, struct err *err) BASE_MUST_USE;
 /* The address that a listening descriptor is bound to (the port, when 0 was asked for). */
 int net_socket_addr(int fd, struct net_addr *ret) BASE_MUST_USE;

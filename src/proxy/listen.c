@@ -20,16 +20,24 @@ int proxy_address(const struct fleet *f, struct net_addr *ret, struct err *err)
     return rc < 0 ? err_set(err, rc, "the router cannot listen at '%s'", r->socket ? r->socket : r->address) : 0;
 }
 
-/* The file is its owner's alone until here. */
+/* The file is its owner's alone until here. Who else may write in its folder could put a link there: rights go to the socket itself, or nowhere. */
 static int give_to_group(const char *path, const char *name, struct err *err)
 {
+    char self[32];
+    struct stat st;
     errno = 0;
     const struct group *g = getgrnam(name); /* one thread: nobody else asks */
     if (!g)
         return err_set(err, errno ? -errno : -ENOENT, "the router's group '%s' is not known on this machine", name);
-    if (chown(path, (uid_t)-1, g->gr_gid) < 0)
+    os_autoclose int fd = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) < 0)
         return err_sys(err, -errno, "cannot give '%s' to group '%s'", path, name);
-    return chmod(path, 0660) < 0 ? err_sys(err, -errno, "cannot set the rights of '%s'", path) : 0;
+    if (!S_ISSOCK(st.st_mode) || st.st_uid != geteuid())
+        return err_set(err, -EPERM, "cannot give '%s' to group '%s': it is not the router's socket any more", path, name);
+    if (fchownat(fd, "", (uid_t)-1, g->gr_gid, AT_EMPTY_PATH) < 0)
+        return err_sys(err, -errno, "cannot give '%s' to group '%s'", path, name);
+    snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+    return chmod(self, 0660) < 0 ? err_sys(err, -errno, "cannot set the rights of '%s'", path) : 0;
 }
 
 /* Several that share an address. The first one, which shares it with nobody, has shown that nobody else is there: those that share would not. */
@@ -62,6 +70,8 @@ int proxy_bind(const struct fleet *f, int fds[FLEET_ROUTER_LOOPS_MAX], struct ne
     if (rc == 0 && net_socket_addr(fds[0], &a) < 0)
         rc = err_set(err, -EIO, "the router's socket has no address");
     if (rc < 0) {
+        if (f->router.socket)
+            (void)unlink(f->router.socket);
         (void)close(fds[0]);
         return rc;
     }

@@ -104,4 +104,11 @@ teardown() {
 	run_split "$BERTH" route -f "$fleet"
 	[ "$status" -eq 1 ]
 	[[ $errors == *"group 'no-such-group' is not known on this machine"* ]]
+	[ ! -e "$scratch/router.sock" ]
+	echo kept >"$scratch/router.sock"
+	write_fleet "{listen: 'unix:router.sock'}"
+	run_split "$BERTH" route -f "$fleet"
+	[ "$status" -eq 1 ]
+	[[ $errors == *"something that is no socket is there; remove it, or choose another path"* ]]
+	[ "$(cat "$scratch/router.sock")" = kept ]
 }

@@ -399,10 +399,24 @@ static void listening_unix(void **state)
     fd = open(a.host, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
     assert_true(fd >= 0);
     (void)close(fd);
-    assert_int_equal(net_listen_socket(&a, false, &err), -EADDRINUSE);
+    assert_int_equal(net_listen_socket(&a, false, &err), -ENOTSOCK);
+    assert_non_null(strstr(err.text, "something that is no socket is there"));
     assert_int_equal(stat(a.host, &st), 0);
     assert_true(S_ISREG(st.st_mode));
+    assert_int_equal(st.st_mode & 0777, 0644);
     assert_int_equal(unlink(a.host), 0);
+    /* nor does a link, and what it leads to is not touched */
+    char other[sizeof(a.host) + 8];
+    snprintf(other, sizeof(other), "%s.other", a.host);
+    fd = open(other, O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    assert_int_equal(symlink(other, a.host), 0);
+    assert_int_equal(net_listen_socket(&a, false, &err), -ENOTSOCK);
+    assert_int_equal(lstat(other, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0644);
+    assert_int_equal(unlink(a.host), 0);
+    assert_int_equal(unlink(other), 0);
     assert_int_equal(rmdir(dir), 0);
     assert_int_equal(net_listen_socket(&a, false, &err), -ENOENT);
 }
