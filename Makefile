@@ -151,7 +151,7 @@ check-fit: deps-check
 	@test/fit/run --all; rc=$$?; test/fit/run --measure && exit $$rc
 
 check-hosts: deps-check
-	@$(MAKE) --no-print-directory -j2 all
+	@$(MAKE) --no-print-directory -j2 all $(AIDS)
 	@test/run hosts
 
 check-long: deps-check

@@ -27,7 +27,9 @@ chat='{"model":"beta","max_tokens":1,"messages":[{"role":"user","content":"hi"}]
 	done
 	ask "What is a slot?" -H 'Authorization: Bearer K-of-a-client' -o "$scratch/body"
 	jq -e '.choices[0].message.content | test("[a-z]{3}")' "$scratch/body"
-	run_split "$BERTH" check live --live -f "$fleet"
+	run_split "$BERTH" check --live --json -f "$fleet"
+	[ "$(jq -r '.[] | select(.contract == "live" and (.subject == "service beta" or .subject == "endpoint tiny")) | .verdict' <<<"$output")" = $'ok\nok' ]
+	[[ $output$errors != *"$key"* ]]
 	# nothing that people or other processes can see has it
 	[ -z "$(cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\0' ' ' | grep -aFf "$scratch/key")" ]
 	[ -z "$(cat /proc/[0-9]*/environ 2>/dev/null | tr '\0' ' ' | grep -aFf "$scratch/key")" ]

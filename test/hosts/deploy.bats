@@ -46,8 +46,10 @@ load common
 
 @test "a change of what is served alone: it is proven by what runs, and not started anew" {
 	settle
-	before=$(pid_of h1 a)
+	before=$(pid_of h1 a) version=$(berth deploy h1 --json | jq '.[].version')
 	write_fleet 's/unit: systemd/unit: systemd, serves: {efforts: [low]}/'
+	run berth plan h1 --since "$version"
+	[[ $output =~ prove\ +a\ +serves:\ efforts\ changed ]]
 	run berth plan --exit-code
 	echo "$output"
 	[ "$status" -eq 10 ]
