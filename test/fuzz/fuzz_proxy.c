@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The whole router in one process: its server, its scheduler and its client, between clients and replicas that do what the input says, over sockets of this machine. The clock stands still but where the input
- * moves it, and after each step everything runs until nothing is left to do, so that an input always has the same course.
+ * moves it, what other threads would do is done by this one, and after each step everything runs until nothing is left to do, so that an input always has the same course.
  *
  * An input is four bytes (two of flags, slots, the size of pieces) and steps, each ended by STEP_END; its first byte says what it is, and what of it is a digit counts from '0':
  *
@@ -13,6 +13,7 @@
  *   u N            that of replica N stops reading, or reads on                 n N      replica N refuses connections, or takes them again
  *   * N BYTES      that of replica 0 sends BYTES 1024 << N times              + N BYTES  client 0 does
  *   t N            time passes (see steps_ms)                                 g N        a new configuration: bits 0 and 1 take replicas away, bit 2 starts them anew
+ *   h              what other threads would do stands still, or goes on
  *   q TARGET       its owner asks; '!' first: to cancel that request            m          ... for its numbers and its index of conversations
  *
  * MARK_BYTE in what clients and replicas send becomes a mark (proxy_wire.h), which tells whose it is. What must hold:
@@ -48,6 +49,7 @@
 #define REPLICAS 2
 #define ANSWERS 256
 #define ASKED 64               /* requests of a connection whose method is remembered */
+#define JOBS 256               /* for other threads, at once */
 #define INPUT_MAX 8192
 #define FLOOD_MAX (640 << 10)  /* bytes that an input may have sent by repetition */
 #define TURNS_MAX 100000       /* of the loop in one step: more is a loop that never rests */
@@ -64,6 +66,53 @@ int clock_gettime(clockid_t id, struct timespec *ret)
         return (int)syscall(SYS_clock_gettime, id, ret);
     *ret = (struct timespec){.tv_sec = (time_t)(fuzz_now_ns / 1000000000), .tv_nsec = (long)(fuzz_now_ns % 1000000000)};
     return 0;
+}
+
+/* ---- other threads ---------------------------------------------------------------------------------------- */
+
+static struct {
+    struct job {
+        uv_work_t *req;
+        bool cancelled;
+    } all[JOBS];
+    size_t n;
+    bool held;
+} jobs;
+
+/* In libuv's place. */
+int uv_queue_work(uv_loop_t *loop, uv_work_t *req, uv_work_cb work, uv_after_work_cb after)
+{
+    if (jobs.n == JOBS)
+        return UV_ENOMEM;
+    req->loop = loop;
+    req->work_cb = work;
+    req->after_work_cb = after;
+    jobs.all[jobs.n++] = (struct job){.req = req};
+    return 0;
+}
+
+int uv_cancel(uv_req_t *req)
+{
+    for (size_t i = 0; i < jobs.n; i++)
+        if ((uv_req_t *)jobs.all[i].req == req)
+            jobs.all[i].cancelled = true;
+    return 0;
+}
+
+/* The first one, unless they are held. */
+static bool job_turn(void)
+{
+    size_t i = 0;
+    while (i < jobs.n && jobs.held && !jobs.all[i].cancelled)
+        i++;
+    if (i == jobs.n)
+        return false;
+    struct job j = jobs.all[i];
+    memmove(&jobs.all[i], &jobs.all[i + 1], (--jobs.n - i) * sizeof j);
+    if (!j.cancelled)
+        j.req->work_cb(j.req);
+    j.req->after_work_cb(j.req, j.cancelled ? UV_ECANCELED : 0);
+    return true;
 }
 
 /* ---- the world ------------------------------------------------------------------------------------------------ */
@@ -462,6 +511,7 @@ static void settle(void)
 {
     for (unsigned turns = 0;; turns++) {
         bool moved = loop_turn();
+        moved |= job_turn();
         for (unsigned i = 0; i < REPLICAS; i++)
             while (backends_accept(i))
                 moved = true;
@@ -493,7 +543,7 @@ static void configure(unsigned away)
     base_autobuf struct buf b = BUF_INIT(1 << 16);
     struct proxy_config *c;
     struct err err;
-    bool two = w.flags & 1, pins = w.flags & 2, keyed = w.flags & 4, startable = w.flags & 8, key = w.flags & 16;
+    bool two = w.flags & 1, pins = w.flags & 2, keyed = w.flags & 4, startable = w.flags & 8, key = w.flags & 16, files = w.flags & 32;
     const char *policy = policies[(w.more_flags & 7) % BASE_COUNT(policies)];
     buf_add_c(&b, "{\"config\":{\"replicas\":[");
     for (unsigned i = 0; i < 1u + two; i++)
@@ -502,7 +552,7 @@ static void configure(unsigned away)
     buf_addf(&b, "],\"endpoints\":[{\"name\":\"m\",\"policy\":\"%s\",\"aliases\":[\"alias\"],\"replicas\":[0%s]}", policy, two ? ",1" : "");
     if (w.more_flags & 8)
         buf_addf(&b, ",{\"name\":\"n\",\"policy\":\"%s\",\"aliases\":[],\"replicas\":[%u]}", policy, two);
-    buf_addf(&b, "],\"headers\":[]%s%s}}", keyed ? ",\"keyed\":true" : "", w.more_flags & 16 ? ",\"cors\":[\"http://page.test\"]" : "");
+    buf_addf(&b, "],\"headers\":[]%s%s%s}}", files ? ",\"bodies\":{\"max\":600000,\"spill\":64,\"memory\":700000,\"disk\":800000}" : "", keyed ? ",\"keyed\":true" : "", w.more_flags & 16 ? ",\"cors\":[\"http://page.test\"]" : "");
     if (proxy_config_parse(buf_str(&b), &c, &err) < 0)
         fail(err.text, buf_str(&b));
     proxy_set_config(w.proxy, c);
@@ -668,6 +718,8 @@ static void step(struct str s)
     } else if (op == 'g') {
         w.generation += digit(arg) >> 2 & 1;
         configure(digit(arg) & 3);
+    } else if (op == 'h') {
+        jobs.held = !jobs.held;
     } else if (op == 'q') {
         ask(arg);
     } else if (op == 'm') {
@@ -732,6 +784,8 @@ static void begin(const uint8_t *data)
     w.proxy->seed = 1;
     if (w.flags & 4)
         set_keys();
+    if (w.flags & 32)
+        proxy_spill_to(w.proxy, open(base.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     configure(0);
     int fd = fcntl(base.listening[REPLICAS], F_DUPFD_CLOEXEC, 3);
     need(fd >= 0 && proxy_listen(w.proxy, fd, &err) == 0, "the router cannot listen");
@@ -743,6 +797,7 @@ static void end(void)
     const struct proxy *p = w.proxy;
     const struct proxy_lane *l = p->lanes;
     w.ending = true;
+    jobs.held = false;
     for (unsigned i = 0; i < REPLICAS; i++)
         buf_clear(&w.automatic[i]);
     for (size_t i = 0; i < BACKENDS; i++)
@@ -758,6 +813,7 @@ static void end(void)
         need(u->active == 0, "requests of a key are left");
     for (size_t i = 0; i < PROXY_RUNNING; i++)
         need(!l->running[i], "requests to join are left");
+    need(jobs.n == 0, "work for others is left");
     need(p->bodies == 0 && p->spilled == 0, "bytes of bodies are left");
     need(!l->streams, "streams are left");
     need(httpio_server_open(l->server) == 0, "connections are left");
