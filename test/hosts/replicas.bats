@@ -204,3 +204,22 @@ EOT
 	grep -q "what answers on port 7779 is systemd (pid 1), which is not of unit 'berth-pair-g.service'" "$LAB/out"
 	on h1 sh -c '! test -e /etc/systemd/system/berth-pair-g.service'
 }
+
+@test "a router with TLS is asked over TLS; one that shows another certificate is believed in nothing" {
+	certificate() { openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=router.example -keyout "$LAB/tls.key" -out "$LAB/tls.pem" 2>/dev/null && lab run scp -pq "$LAB/$1" "$LAB/${2:-$1}" h1:/root/; }
+	tls() { write_fleet -e 's,keys-file,tls: {certificate: /root/tls.pem\, key: /root/tls.key}\, keys-file,' "$@"; }
+	certificate tls.pem tls.key
+	tls
+	berth deploy h1
+	[ "$(lab run curl -s --cacert "$LAB/tls.pem" --connect-to router.example:443:10.77.0.1:8080 -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $(key)" https://router.example/v1/models)" = 200 ]
+	tls -e 's/threads: 1,/threads: 2,/'
+	run berth deploy h1
+	echo "$output"
+	[ "$status" -eq 0 ]
+	certificate tls.pem
+	tls -e 's/threads: 1,/threads: 1, args: [--no-warmup],/'
+	run berth deploy h1
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"through the router: chat as 'both': no answer: '10.77.0.1:8080': "*"its certificate is not the one that it should have"*"what was there before runs again"* ]]
+}
