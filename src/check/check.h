@@ -87,8 +87,6 @@ struct check_plan {
 /* Works out what every service needs. fleet, store, options and the ledger must outlive it. What is wrong with one service is its `why`; an error is ours. */
 int check_plan_new(const struct fleet *f, struct store *s, const struct check_plan_options *o, struct check_plan **ret, struct err *err) BASE_MUST_USE;
 struct check_plan *check_plan_free(struct check_plan *p); /* takes NULL; returns NULL */
-/* Predicts all needs of a machine again, after shapes or calibrations of some were changed. */
-int check_plan_again(struct check_plan *p, struct check_machine *m, struct err *err) BASE_MUST_USE;
 /* The model at path, which is a file or the first part of a set beside it; free it with model_free. header_only: files that end behind their headers will do. ret_files (may be NULL): its files, to be released.
  * Codes as store_weights_open and model_load. */
 int check_model_load(const char *path, bool header_only, struct model **ret, struct store_weights *ret_files, struct err *err) BASE_MUST_USE;

@@ -161,8 +161,6 @@ int check_need_init(struct check_plan *p, struct check_need *n, struct err *err)
 int check_give_up(struct check_plan *p, struct check_need *n, bool broken, struct err *err, const char *fmt, ...) BASE_PRINTF(5, 6);
 /* As check_need_init, for an engine of kind vllm. */
 int check_vllm_init(struct check_plan *p, struct check_need *n, struct err *err) BASE_MUST_USE;
-/* What the fleet's own engines hold here, and the machine itself. */
-int check_hw(struct check_plan *p, struct err *err) BASE_MUST_USE;
 
 /* The header of one file of a model, read once for the whole plan. */
 int check_header(struct check_plan *p, const struct fleet_model *m, const char *file, const struct check_model **ret, struct err *err) BASE_MUST_USE;

@@ -39,7 +39,8 @@ static void add_own(struct check_plan_state *st, struct hw_reader *reader)
     }
 }
 
-int check_hw(struct check_plan *p, struct err *err)
+/* What the fleet's own engines hold here, and the machine itself. */
+static int read_hw(struct check_plan *p, struct err *err)
 {
     struct check_plan_state *st = p->state;
     struct hw_reader *reader = NULL;
@@ -151,7 +152,7 @@ static int find_devices(struct check_plan *p, struct check_machine *m, struct er
         check_machine_note(p, m, "which devices runtime '%s' uses is not known: declare the host's devices", rt->name);
         return 0;
     }
-    int r = check_hw(p, err);
+    int r = read_hw(p, err);
     for (size_t i = 0; r == 0 && i < p->state->hw.n_devices; i++)
         add_found(p, m, i, api);
     for (size_t i = 0; r == 0 && i < m->n_devices; i++)
@@ -196,7 +197,7 @@ static int declared_devices(struct check_plan *p, struct check_machine *m, struc
     if (h->n_devices > FIT_DEVICES_MAX)
         return err_set(err, -E2BIG, "host '%s' has %zu devices, and llama.cpp uses at most %d: leave some out", h->name, h->n_devices, FIT_DEVICES_MAX);
     /* a machine that cannot be read is planned as declared */
-    if (m->here && check_hw(p, &ignored) < 0)
+    if (m->here && read_hw(p, &ignored) < 0)
         check_machine_note(p, m, "this machine cannot be read: %s", ignored.text);
     for (size_t i = 0; i < h->n_devices; i++) {
         const struct fleet_device *d = &h->devices[i];
@@ -226,7 +227,7 @@ static int host_memory(struct check_plan *p, struct check_machine *m, struct err
     m->memory = (struct fit_host){.total_bytes = h->memory_bytes, .free_bytes = h->memory_bytes, .floor_bytes = h->floor_bytes, .bandwidth_bytes_s = h->bandwidth_bytes_s, .repack = true};
     m->memory_known = h->memory_bytes > 0;
     if (m->here) {
-        int r = check_hw(p, err);
+        int r = read_hw(p, err);
         if (r < 0 && !m->memory_known)
             return r;
     }

@@ -146,7 +146,8 @@ static void sum_up(struct check_plan *p, struct check_machine *m)
             m->fits = false;
 }
 
-int check_plan_again(struct check_plan *p, struct check_machine *m, struct err *err)
+/* Predicts all needs of a machine again, after shapes or calibrations of some were changed. */
+static int plan_again(struct check_plan *p, struct check_machine *m, struct err *err)
 {
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < p->n_needs; i++) {
@@ -248,7 +249,7 @@ static int fill(struct check_plan *p, struct err *err)
         if (!has_service(f, p->machines[i].host))
             continue;
         take_floors(p, &p->machines[i]);
-        r = check_plan_again(p, &p->machines[i], err);
+        r = plan_again(p, &p->machines[i], err);
     }
     return r;
 }

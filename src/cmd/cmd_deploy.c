@@ -2,7 +2,7 @@
  *
  * berth plan, deploy, rollback: over the hosts of a fleet, one after the other; the first that fails is the last. history: what was done on this machine.
  */
-#include "deploy_int.h"
+#include "deploy_host_int.h"
 
 #include <errno.h>
 #include <hub/hub.h>

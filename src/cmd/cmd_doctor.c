@@ -2,7 +2,7 @@
  *
  * berth doctor: what is right and wrong with a machine, here or of another host; its cards into the fleet file; and the proof that its cards can work together.
  */
-#include "doctor_int.h"
+#include "doctor_text_int.h"
 
 #include <deploy/deploy.h>
 #include <engine/engine.h>

@@ -117,6 +117,8 @@ struct event_sink cmd_progress_sink(struct os_progress *p);
 
 /* Adds text, made fit to print, with its words wrapped within 80 columns; each line but the first begins with indent spaces; column is where the first begins. Lines of the text are joined. A word that is too long stands alone and whole. */
 void cmd_add_wrapped(struct buf *out, struct str text, size_t column, size_t indent);
+/* The same within so many columns; mark stands behind the indent of each line but the first. */
+void cmd_add_wrapped_within(struct buf *out, struct str text, size_t column, size_t indent, const char *mark, size_t width);
 /* Help text (width 80) and man page source of one command, and of berth itself when c is NULL. */
 int cmd_help_text(const struct cmd *c, struct buf *out) BASE_MUST_USE;
 int cmd_man_page(const struct cmd *c, struct buf *out) BASE_MUST_USE;

@@ -3,7 +3,7 @@
  * What a deploy fetches on the machine that it is about, before anything is touched: files of pinned models that its units need and that are not there. A fetch that was cut off goes on where it stopped. The hub's token comes
  * through standard input when another machine has sent for it, and is nowhere but in this process.
  */
-#include "deploy_int.h"
+#include "deploy_host_int.h"
 #include "pull_int.h"
 
 #include <errno.h>

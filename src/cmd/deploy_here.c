@@ -2,7 +2,7 @@
  *
  * What plan, deploy and rollback do on the machine that they are about, whether a person sits at it or a berth on another machine has sent for it: one JSON text comes out, which deploy_show.c shows.
  */
-#include "deploy_int.h"
+#include "deploy_host_int.h"
 
 #include <errno.h>
 #include <store/store.h>

@@ -6,7 +6,7 @@
  *
  * A drain ends by itself after DRAIN_S, since whoever asked may die; it is asked for again by the next deploy.
  */
-#include "deploy_int.h"
+#include "deploy_host_int.h"
 #include "front_int.h"
 
 #include <errno.h>

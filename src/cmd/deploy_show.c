@@ -2,7 +2,7 @@
  *
  * Plans and outcomes for people.
  */
-#include "deploy_int.h"
+#include "deploy_host_int.h"
 
 #include <limits.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
  *
  * A fleet as it was declared at a git revision: the file, its lock and the templates that it names, read out of the repository with git's own command into a scratch folder. The working tree is not touched.
  */
-#include "deploy_int.h"
+#include "deploy_host_int.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
  *
  * A doctor's report as JSON.
  */
-#include "doctor_int.h"
+#include "doctor_text_int.h"
 
 #include <errno.h>
 #include <string.h>

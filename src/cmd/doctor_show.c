@@ -2,7 +2,7 @@
  *
  * A doctor's report for people: the cards, what is wrong with its reason and its remedy, and on demand what is in order and each bridge.
  */
-#include "doctor_int.h"
+#include "doctor_text_int.h"
 
 #include <errno.h>
 #include <string.h>

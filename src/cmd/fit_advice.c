@@ -19,7 +19,7 @@ static bool can_help(const struct check_need *n)
     return u && u->used;
 }
 
-int fit_advice_knobs(const struct check_plan *p, const struct check_need *n, struct fit_knob **ret, size_t *ret_n, struct err *err)
+static int knobs_of(const struct check_plan *p, const struct check_need *n, struct fit_knob **ret, size_t *ret_n, struct err *err)
 {
     *ret_n = 0;
     return can_help(n) ? fit_knobs(&n->input, n->result, p->arena, ret, ret_n, err) : 0;
@@ -32,7 +32,7 @@ void fit_add_knobs(const struct fit_view *v, const struct check_need *n, struct 
     const struct check_machine *m = n->machine;
     struct fit_knob *knobs = NULL;
     size_t count = 0;
-    if (fit_advice_knobs(v->plan, n, &knobs, &count, NULL) < 0 || !count)
+    if (knobs_of(v->plan, n, &knobs, &count, NULL) < 0 || !count)
         return;
     const struct fit_use *u = check_use(n, (size_t)m->binds);
     char text[UNITS_TEXT];
@@ -55,7 +55,7 @@ void fit_put_knobs(const struct fit_view *v, const struct check_need *n, struct 
     struct fit_knob *knobs = NULL;
     size_t count = 0;
     json_out_arr(o, "knobs");
-    if (fit_advice_knobs(v->plan, n, &knobs, &count, NULL) < 0)
+    if (knobs_of(v->plan, n, &knobs, &count, NULL) < 0)
         count = 0;
     for (size_t i = 0; i < count; i++) {
         json_out_obj(o, NULL);
@@ -141,8 +141,8 @@ void fit_add_families(const struct fit_view *v, struct buf *out)
         if (!working_set(v, e, &w))
             continue;
         buf_addf(out, "\n%sendpoint %s%s  %s", os_style_on(OS_BOLD, v->color), e->name, os_style_off(OS_BOLD, v->color), os_style_on(OS_YELLOW, v->color && w.wall));
-        fit_wrap(out, w.text, (unsigned)strlen("endpoint   ") + (unsigned)strlen(e->name), "  ", v->width);
-        buf_add_c(out, os_style_off(OS_YELLOW, v->color && w.wall));
+        cmd_add_wrapped_within(out, str_of(w.text), strlen("endpoint   ") + strlen(e->name), 2, "", v->width);
+        buf_addf(out, "%s\n", os_style_off(OS_YELLOW, v->color && w.wall));
     }
 }
 

@@ -26,7 +26,7 @@ const struct fit_group_look fit_looks[FIT_GROUPS_SHOWN] = {
     [FIT_G_SHARED] = {"shared pool", "#5b7fa3", 67, 'G', true},
 };
 
-enum fit_group fit_group_of(enum fit_term t)
+static enum fit_group group_of(enum fit_term t)
 {
     static const enum fit_group groups[FIT_TERMS] = {
         [FIT_WEIGHTS] = FIT_G_WEIGHTS, [FIT_KV] = FIT_G_KV, [FIT_INDEXER] = FIT_G_KV, [FIT_STATE] = FIT_G_STATE, [FIT_COMPUTE] = FIT_G_COMPUTE, [FIT_OUTPUT] = FIT_G_COMPUTE,
@@ -50,7 +50,7 @@ void fit_group_sums(const struct check_plan *p, const struct check_machine *m, s
     for (size_t i = 0; i < p->n_needs; i++) {
         const struct fit_use *u = p->needs[i].machine == m ? check_use(&p->needs[i], d) : NULL;
         for (int t = 0; u && t < FIT_TERMS; t++)
-            ret[fit_group_of((enum fit_term)t)] = plus(ret[fit_group_of((enum fit_term)t)], u->terms[t].bytes);
+            ret[group_of((enum fit_term)t)] = plus(ret[group_of((enum fit_term)t)], u->terms[t].bytes);
     }
     for (size_t k = 0; d == m->n_devices && k < m->n_devices; k++)
         if (m->devices[k].shared)

@@ -41,7 +41,6 @@ struct fit_group_look {
     bool dark;               /* text on it is white */
 };
 extern const struct fit_group_look fit_looks[FIT_GROUPS_SHOWN];
-enum fit_group fit_group_of(enum fit_term t);
 
 /* What is shown of a plan: all of it, or one service with the machine that it runs on. */
 struct fit_view {
@@ -78,11 +77,12 @@ void fit_bar(const struct fit_view *v, const struct check_machine *m, size_t d, 
 void fit_legend(const struct fit_view *v, struct buf *out);
 
 void fit_text(const struct fit_view *v, struct buf *out);
+/* Bytes of what a full slot of a need that was predicted is saved in; 0 when that is not known. */
+uint64_t fit_saved_slot(const struct check_need *n);
 void fit_svg(const struct fit_view *v, struct buf *out);
 struct json_out;
 void fit_json(const struct fit_view *v, struct json_out *o);
 /* ---- fit_advice.c ---- */
-int fit_advice_knobs(const struct check_plan *p, const struct check_need *n, struct fit_knob **ret, size_t *ret_n, struct err *err) BASE_MUST_USE;
 void fit_add_knobs(const struct fit_view *v, const struct check_need *n, struct buf *out);
 void fit_put_knobs(const struct fit_view *v, const struct check_need *n, struct json_out *o);
 /* Why the need's own shape was recorded as bad, or NULL. */
@@ -92,8 +92,6 @@ int fit_families_read(const char *text, struct fit_families *ret) BASE_MUST_USE;
 void fit_add_families(const struct fit_view *v, struct buf *out);
 void fit_put_families(const struct fit_view *v, struct json_out *o);
 
-/* Breaks text into lines of at most width columns; the first begins at column `at`, the others behind margin. */
-void fit_wrap(struct buf *out, const char *text, unsigned at, const char *margin, unsigned width);
 /* A table's text after two spaces on each line; below (may be NULL): what is said under each row, or NULL. Takes the table; one that failed marks out as failed. */
 void fit_table_add(struct os_table *t, bool color, const char *const *below, unsigned width, struct buf *out);
 
@@ -125,8 +123,6 @@ int fit_bad_shapes(struct fit_session *s, const struct check_need *n, struct fit
 int fit_service_of(const struct fleet_service *s, const struct fit_shape *shape, const struct fit_result *r, struct arena *a, struct fleet_service *ret, struct err *err) BASE_MUST_USE;
 bool fit_same_split(const struct fit_shape *a, const struct fit_shape *b);
 /* The service as a part of a fleet file, each line after indent spaces. */
-/* What may be varied for a service: everything when all, else the neighbourhood of what is declared. */
-void fit_space_of(const struct check_need *n, enum fit_want want, bool all, struct fit_space *ret);
 void fit_service_yaml(const struct fleet_service *s, unsigned indent, struct buf *out);
 /* A word of a command line as a shell would want it. */
 void fit_shell_word(struct buf *out, const char *word);

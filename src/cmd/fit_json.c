@@ -114,6 +114,8 @@ static void put_shape(struct json_out *o, const struct check_need *n)
         json_out_cstr(o, NULL, n->service->shape.speculative[i]);
     json_out_end(o);
     json_out_u64(o, "draft_max", r->draft_max);
+    const uint64_t saved = fit_saved_slot(n);
+    put_known(o, "saved_slot_bytes", saved > 0, saved);
     json_out_end(o);
 }
 

@@ -53,7 +53,8 @@ static void add_slots(struct fit_space *sp, uint32_t v)
         sp->slots[sp->n_slots++] = v;
 }
 
-void fit_space_of(const struct check_need *n, enum fit_want want, bool all, struct fit_space *sp)
+/* What may be varied for a service: everything when all, else the neighbourhood of what is declared. */
+static void space_of(const struct check_need *n, enum fit_want want, bool all, struct fit_space *sp)
 {
     static const uint32_t ubatches[] = {512, 1024, 2048, 256};
     const struct fit_shape *s = &n->shape;
@@ -243,7 +244,7 @@ static int solve_group(struct fit_session *s, const struct check_machine *m, enu
         for (size_t i = 0; r == 0 && i < g->n; i++) {
             struct fit_space *sp = &g->spaces[i];
             struct fit_bad *bad = NULL;
-            fit_space_of(g->needs[i], want, g->n <= FREE_SERVICES, sp);
+            space_of(g->needs[i], want, g->n <= FREE_SERVICES, sp);
             if (!moving)
                 sp->gpu_layers = sp->cpu_moe = sp->projector_device = false;
             r = fit_bad_shapes(s, g->needs[i], &bad, &sp->n_known_bad, err);
@@ -419,7 +420,8 @@ static int add_recommended(struct fit_session *s, const struct group *g, const s
         for (size_t k = 0; k < c->result.n_notes; k++)
             if (c->result.notes[k].severity != FIT_NOTE || strncmp(c->result.notes[k].rule, "own-", 4) == 0) {
                 buf_add_c(out, "    # ");
-                fit_wrap(out, c->result.notes[k].text, 6, "    # ", v->width);
+                cmd_add_wrapped_within(out, str_of(c->result.notes[k].text), 6, 4, "# ", v->width);
+                buf_add_char(out, '\n');
             }
     }
     buf_addf(out, "\n%sas the engine's command line:%s\n\n", os_style_on(OS_BOLD, v->color), os_style_off(OS_BOLD, v->color));
@@ -461,7 +463,8 @@ static int solved_text(struct fit_session *s, const struct group *g, const struc
     base_autobuf struct buf head = BUF_INIT(512);
     buf_addf(&head, "%zu shape%s that no other beats; > is recommended: %s%s%s%s; TOK/S with %s tokens in the context", g->n_points, g->n_points == 1 ? "" : "s", whys[g->want], g->keeps ? ", " : "", g->keeps ? kept[g->want] : "",
              g->instead ? " (none keeps the declared context)" : "", units_show_count(FIT_SOLVE_DEPTH, depth));
-    fit_wrap(out, head.ptr ? head.ptr : "", (unsigned)strlen(m->host->name) + 2, "  ", v->width);
+    cmd_add_wrapped_within(out, buf_str(&head), strlen(m->host->name) + 2, 2, "", v->width);
+    buf_add_char(out, '\n');
     int r = add_points(g, shown, n, v, s->plan->arena, out, err);
     if (r < 0)
         return r;
@@ -469,7 +472,8 @@ static int solved_text(struct fit_session *s, const struct group *g, const struc
         char text[128];
         (void)snprintf(text, sizeof(text), "and %zu more that leave more memory or lie between these, all of them with --json", g->n_points - n);
         buf_add_c(out, "  ");
-        fit_wrap(out, text, 2, "  ", v->width);
+        cmd_add_wrapped_within(out, str_of(text), 2, 2, "", v->width);
+        buf_add_char(out, '\n');
     }
     return add_recommended(s, g, v, out, err);
 }

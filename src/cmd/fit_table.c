@@ -94,7 +94,8 @@ static void add_footnotes(const struct footnotes *f, unsigned width, struct buf 
         base_autobuf struct buf text = BUF_INIT(1 << 14);
         buf_addf(&text, "%s [%s]", f->list[i]->text, f->list[i]->rule);
         buf_addf(out, "  (%zu)  ", i + 1);
-        fit_wrap(out, text.ptr ? text.ptr : "", 7, "       ", width);
+        cmd_add_wrapped_within(out, buf_str(&text), 7, 7, "", width);
+        buf_add_char(out, '\n');
     }
 }
 
@@ -151,7 +152,8 @@ int fit_table_show(struct fit_session *s, const struct fit_question *q)
     fit_shape_text(n, &shape);
     buf_addf(&shape, "; left after load, in GiB; TOK/S with %s tokens in the context:", units_show_count(FIT_SOLVE_DEPTH, depth));
     buf_addf(&out, "%s: ", n->service->name);
-    fit_wrap(&out, shape.ptr ? shape.ptr : "", (unsigned)strlen(n->service->name) + 2, "  ", q->view.width);
+    cmd_add_wrapped_within(&out, buf_str(&shape), strlen(n->service->name) + 2, 2, "", q->view.width);
+    buf_add_char(&out, '\n');
     struct os_table *t = buf_status(&heading) < 0 ? NULL : table_new(n->machine, n, heading.ptr);
     const char **below = arena_alloc(s->plan->arena, count + 1, sizeof(*below));
     if (!below)

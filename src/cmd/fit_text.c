@@ -58,34 +58,11 @@ bool fit_view_fits(const struct fit_view *v)
 
 /* ---- small texts ----------------------------------------------------------------------------------------------------------- */
 
-void fit_wrap(struct buf *out, const char *text, unsigned at, const char *margin, unsigned width)
-{
-    struct str rest = str_of(text);
-    size_t column = at, indent = strlen(margin);
-    bool first = true;
-    while (rest.ptr) {
-        struct str word = str_split(&rest, ' ');
-        if (!first && column + 1 + word.len > width) {
-            buf_addf(out, "\n%s", margin);
-            column = indent;
-            first = true;
-        }
-        buf_add_c(out, first ? "" : " ");
-        buf_add_printable(out, word, 4096);
-        column += word.len + !first;
-        first = false;
-    }
-    buf_add_char(out, '\n');
-}
-
 /* Text beside a word of WORD columns or a name: later lines begin where the first does, unless that is too far to the right. */
 static void add_wrapped(struct buf *out, const char *text, unsigned indent, unsigned width)
 {
-    char margin[INDENT_MAX + 1];
-    unsigned n = indent <= INDENT_MAX ? indent : 4;
-    memset(margin, ' ', n);
-    margin[n] = '\0';
-    fit_wrap(out, text, indent, margin, width);
+    cmd_add_wrapped_within(out, str_of(text), indent, indent <= INDENT_MAX ? indent : 4, "", width);
+    buf_add_char(out, '\n');
 }
 
 void fit_table_add(struct os_table *t, bool color, const char *const *below, unsigned width, struct buf *out)
@@ -105,7 +82,8 @@ void fit_table_add(struct os_table *t, bool color, const char *const *below, uns
         buf_add_char(out, '\n');
         if (below && row > 0 && below[row - 1]) {
             buf_add_c(out, "       ");
-            fit_wrap(out, below[row - 1], 7, "       ", width);
+            cmd_add_wrapped_within(out, str_of(below[row - 1]), 7, 7, "", width);
+            buf_add_char(out, '\n');
         }
     }
 }
@@ -456,6 +434,35 @@ static void add_speed(const struct fit_view *v, const struct check_need *n, stru
     add_wrapped(out, text.ptr, 11, v->width);
 }
 
+uint64_t fit_saved_slot(const struct check_need *n)
+{
+    uint64_t target = 0, draft = 0;
+    return n->pool || fit_saved_state(&n->input, n->result->n_ctx_seq, &target, &draft, NULL) < 0 ? 0 : target + draft;
+}
+
+/* What of a conversation can be kept beside its slot: the ceilings are declared in bytes, and what matters is how many full slots they hold. */
+static void add_saved(const struct fit_view *v, const struct check_need *n, struct buf *out)
+{
+    const struct {
+        const char *key;
+        uint64_t bytes;
+    } places[] = {{"prompt-cache", n->service->shape.prompt_cache_set ? n->service->shape.prompt_cache_bytes : 0}, {"prompt-files", n->service->start == FLEET_ON_DEMAND ? n->service->prompt_files_bytes : 0}};
+    base_autobuf struct buf text = BUF_INIT(1024);
+    char bytes[UNITS_TEXT], depth[FIT_NUMBER];
+    const uint64_t slot = places[0].bytes || places[1].bytes ? fit_saved_slot(n) : 0;
+    size_t said = 0;
+    if (!slot)
+        return;
+    buf_addf(&text, "%s for a full slot of %s tokens:", units_show_bytes(slot, bytes), units_show_count(n->result->n_ctx_seq, depth));
+    for (size_t i = 0; i < BASE_COUNT(places); i++)
+        if (places[i].bytes)
+            buf_addf(&text, "%s %s %s holds %llu", said++ ? "," : "", places[i].key, units_show_bytes(places[i].bytes, bytes), (unsigned long long)(places[i].bytes / slot));
+    if (buf_status(&text) < 0)
+        return;
+    buf_add_c(out, "  saved    ");
+    add_wrapped(out, text.ptr, 11, v->width);
+}
+
 static void add_notes(const struct fit_view *v, const struct check_need *n, struct buf *out)
 {
     static const struct {
@@ -498,6 +505,7 @@ static void add_need(const struct fit_view *v, const struct check_need *n, struc
     add_intervals(v, n, out);
     add_calibration(v, n, out);
     add_speed(v, n, v->plan->arena, out);
+    add_saved(v, n, out);
     const char *bad = v->session ? fit_bad_reason(v->session, n) : NULL;
     if (bad) {
         buf_addf(out, "  %s%-8s%s ", os_style_on(OS_RED, v->color), "bad", os_style_off(OS_RED, v->color));

@@ -18,6 +18,11 @@ static const char about[] =
 
 void cmd_add_wrapped(struct buf *out, struct str text, size_t column, size_t indent)
 {
+    cmd_add_wrapped_within(out, text, column, indent, "", TEXT_WIDTH);
+}
+
+void cmd_add_wrapped_within(struct buf *out, struct str text, size_t column, size_t indent, const char *mark, size_t width)
+{
     size_t at = column;
     bool first = true;
     while (text.len) {
@@ -25,21 +30,21 @@ void cmd_add_wrapped(struct buf *out, struct str text, size_t column, size_t ind
         while (n < text.len && text.ptr[n] != ' ' && text.ptr[n] != '\n')
             n++;
         struct str word = {text.ptr, n};
-        size_t width = os_text_width(word);
+        size_t columns = os_text_width(word);
         text = (struct str){text.ptr + n, text.len - n};
         while (text.len && (text.ptr[0] == ' ' || text.ptr[0] == '\n'))
             text = (struct str){text.ptr + 1, text.len - 1};
         if (!n)
             continue;
-        if (!first && at + 1 + width > TEXT_WIDTH) {
-            buf_addf(out, "\n%*s", (int)indent, "");
-            at = indent;
+        if (!first && at + 1 + columns > width) {
+            buf_addf(out, "\n%*s%s", (int)indent, "", mark);
+            at = indent + strlen(mark);
         } else if (!first) {
             buf_add_char(out, ' ');
             at++;
         }
         buf_add_printable(out, word, WORD_MAX);
-        at += width;
+        at += columns;
         first = false;
     }
 }

@@ -29,11 +29,6 @@ static const struct engine_kind *kind_of(const struct fleet_service *s)
     return k;
 }
 
-const char *engine_name(const struct engine_kind *k)
-{
-    return k->name;
-}
-
 static const char *flag_taken(const char *engine, struct str word, const char **ret_flag)
 {
     const struct engine_kind *k = engine_find(engine);

@@ -30,7 +30,6 @@ uint64_t engine_slot_context(const struct fleet_shape *resolved);
 struct engine_kind;
 /* NULL when there is no such kind. */
 const struct engine_kind *engine_find(const char *name);
-const char *engine_name(const struct engine_kind *k);
 /* Their names, and which flags `args` may not hold, for fleet_load. */
 struct fleet_options engine_fleet_options(void);
 

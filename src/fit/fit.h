@@ -369,9 +369,3 @@ struct fit_vllm_result {
 int fit_vllm(const struct fit_vllm *v, struct arena *a, struct fit_vllm_result *ret, struct err *err) BASE_MUST_USE;
 /* The largest --gpu-memory-utilization, a multiple of step (0.01), that a start accepts: total times it is at most what is free then. 0: none. */
 double fit_vllm_ceiling(uint64_t total_bytes, uint64_t free_at_init_bytes, double most, double step);
-/* The largest multiple of step that leaves floor bytes of the card free; bounded by the ceiling. 0: none. */
-double fit_vllm_utilization_for(const struct fit_vllm *v, uint64_t floor_bytes, double step);
-/* Tokens of a prompt of n that a second request finds in the prefix cache: whole blocks, the last one never. */
-uint64_t fit_vllm_reused(uint64_t n, uint32_t block_tokens);
-/* Ranks hold the same blocks: the smallest decides. pp stages hold n_layers[i] layers each and have bytes[i]; *ret_rank is the one that binds. Layers' price is token_layer_bytes. 0 for no ranks or a stage without layers. */
-uint64_t fit_vllm_pool_of(const uint64_t *bytes, const uint32_t *n_layers, size_t n, uint64_t token_layer_bytes, size_t *ret_rank);

@@ -60,38 +60,6 @@ double fit_vllm_ceiling(uint64_t total_bytes, uint64_t free_at_init_bytes, doubl
     return down_to_step(share < limit ? share : limit, step);
 }
 
-double fit_vllm_utilization_for(const struct fit_vllm *v, uint64_t floor_bytes, double step)
-{
-    if (v->total_bytes <= floor_bytes)
-        return 0;
-    double ceiling = fit_vllm_ceiling(v->total_bytes, v->free_at_init_bytes, v->utilization_most, step);
-    double wanted = down_to_step((double)(v->total_bytes - floor_bytes) / (double)v->total_bytes, step);
-    return wanted < ceiling ? wanted : ceiling;
-}
-
-uint64_t fit_vllm_reused(uint64_t n, uint32_t block_tokens)
-{
-    if (block_tokens == 0 || n / block_tokens < 2)
-        return 0;
-    return (n / block_tokens - 1) * block_tokens;
-}
-
-uint64_t fit_vllm_pool_of(const uint64_t *bytes, const uint32_t *n_layers, size_t n, uint64_t token_layer_bytes, size_t *ret_rank)
-{
-    uint64_t least = UINT64_MAX;
-    size_t rank = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t price = fit_mul(n_layers[i], token_layer_bytes);
-        uint64_t tokens = price > 0 ? bytes[i] / price : 0;
-        if (tokens < least) {
-            least = tokens;
-            rank = i;
-        }
-    }
-    *ret_rank = rank;
-    return n > 0 ? least : 0;
-}
-
 /* ---- how work is divided ---------------------------------------------------------------------------------------------------------- */
 
 static uint32_t one_or(uint32_t n)

@@ -86,7 +86,6 @@ void http_write_head_end(struct buf *out);
 size_t http_chunk_line(uint64_t len, char out[HTTP_CHUNK_LINE]);
 #define HTTP_CHUNK_END "\r\n"
 #define HTTP_CHUNK_LAST "0\r\n\r\n"
-const char *http_reason(unsigned status);
 /* The path of a target without query, as sent. */
 struct str http_target_path(struct str target);
 

@@ -18,66 +18,7 @@ int http_write_request(struct buf *out, struct str method, struct str target)
     return buf_status(out);
 }
 
-int http_write_status(struct buf *out, unsigned status)
-{
-    if (status < 100 || status > 599)
-        return -EINVAL;
-    char code[4] = {(char)('0' + status / 100), (char)('0' + status / 10 % 10), (char)('0' + status % 10), ' '};
-    buf_add(out, "HTTP/1.1 ", 9);
-    buf_add(out, code, sizeof code);
-    buf_add_c(out, http_reason(status));
-    buf_add(out, "\r\n", 2);
-    return buf_status(out);
-}
-
-static int put_field(struct buf *out, struct str name, struct str value)
-{
-    size_t len = name.len + value.len + 4; /* of bytes that are in memory: it does not wrap */
-    char *to = buf_room(out, len);
-    if (!to)
-        return buf_status(out);
-    memcpy(to, name.ptr, name.len);
-    memcpy(to + name.len, ": ", 2);
-    if (value.len)
-        memcpy(to + name.len + 2, value.ptr, value.len);
-    memcpy(to + name.len + 2 + value.len, "\r\n", 2);
-    buf_grew(out, len);
-    return 0;
-}
-
-int http_write_field(struct buf *out, struct str name, struct str value)
-{
-    if (!http_all_of(name, HTTP_BYTE_TOKEN) || (value.len && !http_all_of(value, HTTP_BYTE_LINE)))
-        return -EINVAL;
-    return put_field(out, name, value);
-}
-
-int http_write_known_field(struct buf *out, const struct http_field *f)
-{
-    return f->sound ? put_field(out, f->name, f->value) : http_write_field(out, f->name, f->value);
-}
-
-void http_write_head_end(struct buf *out)
-{
-    buf_add(out, "\r\n", 2);
-}
-
-size_t http_chunk_line(uint64_t len, char out[HTTP_CHUNK_LINE])
-{
-    char digits[16];
-    size_t n = 0, k = 0;
-    do {
-        digits[n++] = "0123456789abcdef"[len & 15];
-        len >>= 4;
-    } while (len);
-    while (n)
-        out[k++] = digits[--n];
-    out[k++] = '\r';
-    out[k++] = '\n';
-    return k;
-}
-
-const char *http_reason(unsigned status)
+static const char *reason(unsigned status)
 {
     static const struct {
         unsigned status;
@@ -133,4 +74,63 @@ const char *http_reason(unsigned status)
         if (reasons[i].status == status)
             return reasons[i].text;
     return "Unknown";
+}
+
+int http_write_status(struct buf *out, unsigned status)
+{
+    if (status < 100 || status > 599)
+        return -EINVAL;
+    char code[4] = {(char)('0' + status / 100), (char)('0' + status / 10 % 10), (char)('0' + status % 10), ' '};
+    buf_add(out, "HTTP/1.1 ", 9);
+    buf_add(out, code, sizeof code);
+    buf_add_c(out, reason(status));
+    buf_add(out, "\r\n", 2);
+    return buf_status(out);
+}
+
+static int put_field(struct buf *out, struct str name, struct str value)
+{
+    size_t len = name.len + value.len + 4; /* of bytes that are in memory: it does not wrap */
+    char *to = buf_room(out, len);
+    if (!to)
+        return buf_status(out);
+    memcpy(to, name.ptr, name.len);
+    memcpy(to + name.len, ": ", 2);
+    if (value.len)
+        memcpy(to + name.len + 2, value.ptr, value.len);
+    memcpy(to + name.len + 2 + value.len, "\r\n", 2);
+    buf_grew(out, len);
+    return 0;
+}
+
+int http_write_field(struct buf *out, struct str name, struct str value)
+{
+    if (!http_all_of(name, HTTP_BYTE_TOKEN) || (value.len && !http_all_of(value, HTTP_BYTE_LINE)))
+        return -EINVAL;
+    return put_field(out, name, value);
+}
+
+int http_write_known_field(struct buf *out, const struct http_field *f)
+{
+    return f->sound ? put_field(out, f->name, f->value) : http_write_field(out, f->name, f->value);
+}
+
+void http_write_head_end(struct buf *out)
+{
+    buf_add(out, "\r\n", 2);
+}
+
+size_t http_chunk_line(uint64_t len, char out[HTTP_CHUNK_LINE])
+{
+    char digits[16];
+    size_t n = 0, k = 0;
+    do {
+        digits[n++] = "0123456789abcdef"[len & 15];
+        len >>= 4;
+    } while (len);
+    while (n)
+        out[k++] = digits[--n];
+    out[k++] = '\r';
+    out[k++] = '\n';
+    return k;
 }

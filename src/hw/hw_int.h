@@ -79,7 +79,6 @@ bool pcilib_read(const struct hw_reader *r, struct hw_way *ways, size_t n);
 /* ---- pci.c, amdgpu.c, ids.c, host.c ---- */
 
 int pci_devices(const struct hw_reader *r, struct hw *ret, struct err *err) BASE_MUST_USE;
-void pci_link(const struct hw_reader *r, struct hw_device *d);
 /* Generation and lanes that a file of a device on the bus tells; 0: unknown. */
 unsigned pci_generation(const struct hw_reader *r, const char *pci, const char *file);
 unsigned pci_width(const struct hw_reader *r, const char *pci, const char *file);

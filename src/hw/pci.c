@@ -106,26 +106,6 @@ static int list_bus(const struct hw_reader *r, char (**ret)[HW_PCI], size_t *ret
     return result;
 }
 
-int pci_devices(const struct hw_reader *r, struct hw *ret, struct err *err)
-{
-    char(*list)[HW_PCI] = NULL;
-    size_t n = 0;
-    int result = list_bus(r, &list, &n, err);
-    for (size_t i = 0; result == 0 && i < n; i++) {
-        struct hw_device d;
-        if (!read_device(r, list[i], &d))
-            continue;
-        if (ret->n_devices == HW_DEVICES_MAX) {
-            ret->n_more++;
-            continue;
-        }
-        pci_link(r, &d);
-        ret->devices[ret->n_devices++] = d;
-    }
-    free(list);
-    return result;
-}
-
 /* ---- links ------------------------------------------------------------------------------------------------------------------- */
 
 /* "16.0 GT/s PCIe" and the older "8 GT/s"; 0 for what is none ("Unknown"). */
@@ -174,7 +154,7 @@ struct str pci_place(const struct hw_reader *r, const char *pci, char *out, size
     return n > 0 && (size_t)n < size ? (struct str){out, (size_t)n} : str_of(pci);
 }
 
-void pci_link(const struct hw_reader *r, struct hw_device *d)
+static void read_link(const struct hw_reader *r, struct hw_device *d)
 {
     char target[HW_PATH_MAX], hop[HW_PCI];
     struct str rest = pci_place(r, d->pci, target, sizeof target); /* a folder of its own: no way is known but the card's last hop */
@@ -191,4 +171,24 @@ void pci_link(const struct hw_reader *r, struct hw_device *d)
         l.gen = l.width = 0; /* an integrated device has no link */
     l.bytes_s = hw_link_bytes_s(l.gen, l.width);
     d->link = l;
+}
+
+int pci_devices(const struct hw_reader *r, struct hw *ret, struct err *err)
+{
+    char(*list)[HW_PCI] = NULL;
+    size_t n = 0;
+    int result = list_bus(r, &list, &n, err);
+    for (size_t i = 0; result == 0 && i < n; i++) {
+        struct hw_device d;
+        if (!read_device(r, list[i], &d))
+            continue;
+        if (ret->n_devices == HW_DEVICES_MAX) {
+            ret->n_more++;
+            continue;
+        }
+        read_link(r, &d);
+        ret->devices[ret->n_devices++] = d;
+    }
+    free(list);
+    return result;
 }

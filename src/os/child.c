@@ -37,7 +37,8 @@ void os_proc_kill_group(const struct os_proc *p)
         (void)kill(-p->pid, SIGKILL); /* not collected: the number is its own */
 }
 
-int os_proc_end(const struct os_proc *p, int status)
+/* How a collected process ended: what its init told, else what the kernel says. */
+static int ended_with(const struct os_proc *p, int status)
 {
     return p->told && *p->told != OS_INIT_SILENT ? *p->told : status;
 }
@@ -53,7 +54,7 @@ int os_proc_reap(struct os_proc *p, int *ret_status)
     if (got == 0)
         return 0;
     p->pid = 0;
-    *ret_status = os_proc_end(p, status);
+    *ret_status = ended_with(p, status);
     return 1;
 }
 
@@ -177,7 +178,7 @@ static int collect(struct run *r, int *ret_status)
     } while (got < 0 && errno == EINTR);
     if (got < 0)
         return -errno;
-    *ret_status = os_proc_end(&r->proc, *ret_status);
+    *ret_status = ended_with(&r->proc, *ret_status);
     return 0;
 }
 

@@ -18,8 +18,6 @@ const char *os_path_text(int dirfd, const char *path, char out[OS_PATH_TEXT]);
 /* Goes on as the first process of a namespace until child has ended, and ends all of it; *told, in shared memory, becomes how child did. All signals must be blocked. */
 _Noreturn void os_be_init(pid_t child, int *told);
 #define OS_INIT_SILENT (-1) /* of *told before: no status is negative */
-/* How a collected process ended: what its init told, else what the kernel says. */
-int os_proc_end(const struct os_proc *p, int status);
 
 /* Undoes what os_begin did to the limit of descriptors; system calls only. */
 void os_fds_limit_back(void);

@@ -80,6 +80,7 @@ asked() {
 	mtp='s/speculative: .*/speculative: [draft-mtp]/; s/draft-max: 7/draft-max: 3/; /drafter:/d; /args:/d; s/context: 262144/context: 393216/; s/split: .*/split: [34, 31]/'
 	asked "$mtp; s/prompt-cache: 16GiB/prompt-cache: 8GiB/"
 	[[ $output == *'"prompt-cache-small"'* ]]
+	[[ $output == *'"saved_slot_bytes": 13856540260'* ]] # target and MTP block, 196,608 tokens
 	asked "$mtp"
 	[[ $output != *'"prompt-cache-small"'* ]]
 	[[ $output != *'"prompt-cache-large"'* ]]

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include <cmd/doctor_int.h>
+#include <cmd/doctor_text_int.h>
 #include <string.h>
 
 /* Of main.c, which a test has not got. */

@@ -100,17 +100,6 @@ static void test_ceiling(void **state)
     assert_true(run(&v).starts);
 }
 
-static void test_utilization_for_a_floor(void **state)
-{
-    (void)state;
-    const struct fit_vllm v = build_27b();
-
-    near(fit_vllm_utilization_for(&v, GIB(1), 0.01), 0.96, 1e-9); /* 30.86 of 31.86 */
-    near(fit_vllm_utilization_for(&v, 0, 0.01), 0.98, 1e-9);
-    near(fit_vllm_utilization_for(&v, GIB(31.86), 0.01), 0, 0);
-    near(fit_vllm_utilization_for(&v, GIB(40), 0.01), 0, 0);
-}
-
 static void test_pool_of_27b(void **state)
 {
     (void)state;
@@ -211,18 +200,6 @@ static void test_prefill_chunk_is_read_not_drawn(void **state)
     assert_true(says(&r, FIT_WARNING, "prefill-chunk", "12,288"));
 }
 
-static void test_prefix_blocks(void **state)
-{
-    (void)state;
-    assert_int_equal(fit_vllm_reused(13021, 1648), 9888);
-    assert_int_equal(fit_vllm_reused(2521, 1648), 0);
-    assert_int_equal(fit_vllm_reused(3295, 1648), 0);
-    assert_int_equal(fit_vllm_reused(3296, 1648), 1648);
-    assert_int_equal(fit_vllm_reused(0, 1648), 0);
-    assert_int_equal(fit_vllm_reused(100, 0), 0);
-    assert_int_equal(fit_vllm_reused(UINT64_MAX, 1), UINT64_MAX - 1);
-}
-
 static void test_parallel(void **state)
 {
     (void)state;
@@ -278,16 +255,6 @@ static void test_pipeline(void **state)
     assert_true(says(&r, FIT_WARNING, "pipeline-parallel", "evenly"));
     v.pp = 9;
     assert_false(run(&v).starts);
-
-    /* the stage with least memory for each layer decides: 3.18 GiB for 32 layers, not 24 for 16 */
-    const uint64_t bytes[] = {GIB(24), GIB(3.18)};
-    const uint32_t layers[] = {16, 32};
-    size_t rank = 9;
-    assert_int_equal(fit_vllm_pool_of(bytes, layers, 2, 4096, &rank), GIB(3.18) / (32 * 4096));
-    assert_int_equal(rank, 1);
-    const uint32_t empty[] = {16, 0};
-    assert_int_equal(fit_vllm_pool_of(bytes, empty, 2, 4096, &rank), 0);
-    assert_int_equal(fit_vllm_pool_of(bytes, layers, 0, 4096, &rank), 0);
 }
 
 static void test_known_bad(void **state)
@@ -344,12 +311,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_ceiling, up, down),
-        cmocka_unit_test_setup_teardown(test_utilization_for_a_floor, up, down),
         cmocka_unit_test_setup_teardown(test_pool_of_27b, up, down),
         cmocka_unit_test_setup_teardown(test_prices, up, down),
         cmocka_unit_test_setup_teardown(test_expert_arena, up, down),
         cmocka_unit_test_setup_teardown(test_prefill_chunk_is_read_not_drawn, up, down),
-        cmocka_unit_test_setup_teardown(test_prefix_blocks, up, down),
         cmocka_unit_test_setup_teardown(test_parallel, up, down),
         cmocka_unit_test_setup_teardown(test_pipeline, up, down),
         cmocka_unit_test_setup_teardown(test_known_bad, up, down),
