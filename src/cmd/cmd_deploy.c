@@ -155,13 +155,26 @@ static int on_another(struct tour *t, const struct fleet_host *h, struct buf *ou
     return r;
 }
 
+/* Ctrl-C here ends the errand and what it has made on this machine; what another one has begun by then it brings to its end. */
+static int on_another_tidily(struct tour *t, const struct fleet_host *h, struct buf *out, struct err *err)
+{
+    os_interrupt_begin();
+    int r = on_another(t, h, out, err);
+    if (r < 0 && os_interrupted()) {
+        base_ignore(err_prefix(err, "host '%s'", h->name));
+        base_ignore(cmd_fail(CMD_FAILED, err)); /* the signal is the exit code */
+    }
+    os_interrupt_end();
+    return r;
+}
+
 static int visit(struct tour *t, const struct fleet_host *h)
 {
     base_autobuf struct buf out = BUF_INIT(DEPLOY_TEXT_MAX);
     struct err err;
-    int r = h->ssh ? on_another(t, h, &out, &err) : on_this_machine(t, h, &out, &err);
-    if (r == 0)
-        r = json_parse(buf_str(&out), &t->texts[t->n], &err);
+    int r = h->ssh ? on_another_tidily(t, h, &out, &err) : on_this_machine(t, h, &out, &err);
+    if (r == 0 && (r = json_parse(buf_str(&out), &t->texts[t->n], &err)) < 0)
+        base_ignore(err_prefix(&err, "what berth there printed is not understood"));
     if (r < 0) {
         err_prefix(&err, "host '%s'", h->name);
         return cmd_fail(CMD_FAILED, &err);
@@ -217,16 +230,40 @@ static int finish(struct tour *t, int code)
     return code == CMD_OK ? shown : code;
 }
 
+/* A word that is no host: a service's name, which is what people take these commands for, or nothing that the fleet has. */
+static int refuse_word(const struct tour *t, const char *word)
+{
+    const struct fleet_service *s = fleet_service_find(t->fleet, word);
+    const char *names[FLEET_SERVICES_MAX], *near;
+    base_autobuf struct buf shown = BUF_INIT(512);
+    size_t n = 0;
+    if (s)
+        return cmd_failf(CMD_USAGE, "'%s' is a service, and whole hosts are meant here: 'berth %s %s' is for the one that it is on", word, t->verb, s->host->name);
+    for (size_t i = 0; i < t->fleet->n_hosts && n < BASE_COUNT(names); i++)
+        names[n++] = t->fleet->hosts[i].name;
+    near = str_nearest(str_of(word), names, n);
+    buf_add_printable(&shown, str_of(word), 60);
+    return cmd_failf(CMD_USAGE, "fleet '%s' has no host '%s', nor a service of that name; %s%s%s", t->fleet->name, buf_status(&shown) < 0 || !shown.len ? "" : shown.ptr, near ? "did you mean '" : "'hosts' of the fleet file lists them", near ? near : "", near ? "'?" : "");
+}
+
+static bool is_named_before(const struct tour *t, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (strcmp(t->a->words[k], t->a->words[i]) == 0)
+            return true;
+    return false;
+}
+
 static int go(struct tour *t)
 {
     int code = CMD_OK;
     for (size_t i = 0; i < t->a->n_words; i++)
         if (!fleet_host_find(t->fleet, t->a->words[i]))
-            return cmd_failf(CMD_USAGE, "fleet '%s' has no host '%.60s'; 'hosts' of the fleet file lists them", t->fleet->name, t->a->words[i]);
+            return refuse_word(t, t->a->words[i]);
     bool any = false;
     /* named ones in the order of their names on the line: the first is the canary */
     for (size_t i = 0; i < t->a->n_words && code == CMD_OK; i++, any = true)
-        code = visit(t, fleet_host_find(t->fleet, t->a->words[i]));
+        code = is_named_before(t, i) ? CMD_OK : visit(t, fleet_host_find(t->fleet, t->a->words[i]));
     for (size_t i = 0; t->a->n_words == 0 && i < t->fleet->n_hosts && code == CMD_OK; i++)
         if (may_have_units(t->fleet, &t->fleet->hosts[i], t->dirs)) {
             any = true;

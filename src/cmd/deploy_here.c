@@ -45,8 +45,8 @@ static void make_runtimes(const struct fleet *f, const struct os_dirs *dirs, con
     store_free(s);
 }
 
-/* All that a deploy brings to the machine first, while no other deploy may. *ret_fd: the hold. */
-static int bring(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, int *ret_fd, struct err *err)
+/* All that a deploy brings to the machine first, while no other deploy may. *ret_fd: the hold; ret_path: where the fleet file is from then on. */
+static int bring(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, int *ret_fd, struct buf *ret_path, struct err *err)
 {
     struct fleet_options options = engine_fleet_options();
     struct fleet *f = NULL;
@@ -55,7 +55,7 @@ static int bring(const struct deploy_request *q, const struct os_dirs *dirs, con
     if (r < 0)
         return r;
     int fd = r = deploy_hold(dirs, f->name, err);
-    if (fd >= 0) {
+    if (fd >= 0 && (r = deploy_take_in(dirs, f->name, q->fleet_path, ret_path, err)) == 0) {
         make_runtimes(f, dirs, sink);
         r = deploy_fetch(f) == CMD_OK ? 0 : err_set(err, -EIO, "not all files of its models could be fetched, see above; nothing was touched, and what came is kept");
     }
@@ -81,12 +81,15 @@ static int act(const struct deploy_request *q, struct deploy *d, int fd, struct 
 
 int deploy_here(const struct deploy_request *q, const struct os_dirs *dirs, const struct event_sink *sink, struct buf *ret)
 {
-    const struct deploy_options o = {.fleet_path = q->fleet_path, .host = q->host, .who = q->who, .only_plan = q->only_plan, .prove_collectives = q->prove_collectives, .sink = sink, .router = q->router};
+    base_autobuf struct buf path = BUF_INIT(8192);
+    struct deploy_options o = {.fleet_path = q->fleet_path, .host = q->host, .who = q->who, .only_plan = q->only_plan, .prove_collectives = q->prove_collectives, .sink = sink, .router = q->router};
     struct deploy *d = NULL, *then = NULL;
     struct deploy_plan plan = {0};
     struct deploy_outcome out = {0};
     struct err err;
-    int fd = -1, r = q->only_plan ? 0 : bring(q, dirs, sink, &fd, &err);
+    int fd = -1, r = q->only_plan ? 0 : bring(q, dirs, sink, &fd, &path, &err);
+    if (r == 0 && path.len)
+        o.fleet_path = path.ptr;
     if (r == 0 && (r = deploy_open(&o, dirs, &d, &err)) < 0)
         os_closep(&fd);
     if (r == 0)

@@ -22,6 +22,7 @@
 #define MEMORY_STEP_MS 500 /* between two looks at what is free */
 
 static volatile sig_atomic_t stop_asked;
+static bool turning; /* what was asked to stop is on its way back, which is gone to its end */
 
 static void on_signal(int sig)
 {
@@ -31,7 +32,7 @@ static void on_signal(int sig)
 
 bool deploy_stop_asked(void)
 {
-    return stop_asked != 0;
+    return stop_asked != 0 && !turning;
 }
 
 /* A deploy outlives the terminal or the ssh session that it came from; Ctrl-C and TERM turn it around. */
@@ -143,7 +144,7 @@ static int wait_memory(struct deploy *d, struct err *err)
 {
     for (unsigned waited = 0;; waited += MEMORY_STEP_MS) {
         int r = deploy_fit(d, err);
-        if (r != -ENOSPC || waited >= DEPLOY_MEMORY_MS || stop_asked)
+        if (r != -ENOSPC || waited >= DEPLOY_MEMORY_MS || deploy_stop_asked())
             return r;
         const struct timespec t = {.tv_nsec = MEMORY_STEP_MS * 1000000L};
         (void)nanosleep(&t, NULL);
@@ -304,7 +305,7 @@ static int way_back(struct deploy *d, const struct deploy_item *const *touched, 
     const struct deploy_item *lost = NULL;
     struct err why;
     int bad = 0;
-    stop_asked = 0;
+    turning = true;
     for (size_t k = n; k-- > 0;) {
         const struct deploy_item *i = touched[k];
         if (i->action == DEPLOY_PROVE)
@@ -317,6 +318,7 @@ static int way_back(struct deploy *d, const struct deploy_item *const *touched, 
             lost = lost ? lost : i;
         }
     }
+    turning = false;
     deploy_free(before);
     return bad;
 }
@@ -361,7 +363,7 @@ static int do_item(struct deploy *d, const struct deploy_item *item, const char 
     r = retiring ? retire(d, item, stamp, err) : item->router ? deploy_front_bring(d, item, stamp, err) : bring(d, item, stamp, err);
     if (r == 0 && !retiring && !item->router)
         r = return_to_clients(d, item, err);
-    return r == 0 && stop_asked ? err_set(err, -EINTR, "interrupted") : r;
+    return r == 0 && deploy_stop_asked() ? err_set(err, -EINTR, "interrupted") : r;
 }
 
 static int forth(struct deploy *d, const struct deploy_plan *p, const struct deploy_item **touched, size_t *n, struct deploy_outcome *out, struct err *err)

@@ -35,14 +35,16 @@ static int start(struct asked *a, const struct os_dirs *dirs, const char *fleet,
     const char *argv[WORDS_MAX] = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=2"};
     size_t n = 9;
     int out[2] = {-1, -1}, said[2] = {-1, -1};
-    base_autobuf struct buf control = BUF_INIT(256), command = BUF_INIT(4096);
+    base_autobuf struct buf control = BUF_INIT(256), script = BUF_INIT(4096), command = BUF_INIT(8192);
     buf_addf(&control, "ControlPath=%s/ssh-%%C", dirs->run);
     /* names of fleets and hosts have no character that means anything to a shell */
-    buf_addf(&command,
+    buf_addf(&script,
              "if [ \"$(id -u)\" = 0 ]; then s=/var/lib/berth; else s=${XDG_STATE_HOME:-$HOME/.local/state}/berth; fi; f=$s/fleets/%s/versions/current/fleet.yaml; "
              "if [ -x \"$s/bin/berth\" ] && [ -e \"$f\" ]; then exec \"$s/bin/berth\" _status --host '%s' -f \"$f\"; else echo '{\"units\":[]}'; fi",
              fleet, a->answer->host->name);
-    if (buf_status(&control) < 0 || buf_status(&command) < 0)
+    if (buf_status(&script) == 0)
+        deploy_shell(script.ptr, &command);
+    if (buf_status(&control) < 0 || buf_status(&script) < 0 || buf_status(&command) < 0)
         return err_nomem(err);
     if (strlen(dirs->run) <= CONTROL_DIR_MAX && os_make_dirs(dirs->run, 0700, NULL) == 0) {
         const char *const keep[] = {"-o", "ControlMaster=auto", "-o", control.ptr, "-o", "ControlPersist=60"};
@@ -95,7 +97,10 @@ static void finish(struct asked *a, bool late, uint64_t limit_ms)
     take(&a->out, &answer->text);
     take(&a->said, &a->errout);
     a->running = false;
-    struct str rest = str_trim(buf_str(&a->errout)), last = {0};
+    struct str rest = str_trim(buf_str(&a->errout)), last = {0}, text;
+    /* as nologin says it */
+    if (!rest.len && !deploy_after_mark(buf_str(&answer->text), &text))
+        rest = str_trim(buf_str(&answer->text));
     while (rest.ptr && rest.len)
         last = str_trim(str_split(&rest, '\n'));
     buf_add_printable(&shown, last, 300);
@@ -105,6 +110,10 @@ static void finish(struct asked *a, bool late, uint64_t limit_ms)
         answer->status = err_set(&answer->why, -EHOSTUNREACH, "%s", shown.len ? shown.ptr : "ssh failed and gave no reason");
     else if (buf_status(&answer->text) < 0)
         answer->status = err_set(&answer->why, -E2BIG, "its answer is too large");
+    else if (!deploy_after_mark(buf_str(&answer->text), &text))
+        answer->status = err_set(&answer->why, -EHOSTUNREACH, "its login shell runs no commands");
+    else
+        buf_drop_front(&answer->text, (size_t)(text.ptr - answer->text.ptr));
 }
 
 static void wait_all(struct asked *list, size_t n, uint64_t limit_ms)

@@ -147,7 +147,9 @@ int deploy_open(const struct deploy_options *o, const struct os_dirs *dirs, stru
     struct fleet_options options = engine_fleet_options();
     options.here = o->host;
     options.dir = o->dir ? arena_dup(arena, str_of(o->dir)) : deploy_version_dir(arena, o->fleet_path);
-    int r = fleet_load(o->fleet_path, &options, &d->fleet, err);
+    int r = deploy_read_fleet(d, o->fleet_path, err);
+    if (r == 0)
+        r = fleet_load(o->fleet_path, &options, &d->fleet, err);
     if (r == 0)
         d->dir = options.dir ? options.dir : d->fleet->dir;
     if (r == 0)

@@ -3,7 +3,7 @@
  * deploy: brings the units of a fleet's services on this machine to what a version of the fleet file declares, and proves it; when the proof fails, the version before is entered again and proven too. Another
  * machine is reached by running this very program there (push.c). Needs the main thread; one deploy at a time for each fleet and machine.
  *
- *   $STATE/fleets/NAME/versions/N/      fleet.yaml, fleet.lock and the templates of a version that was in force, and `folder`, what its relative paths are taken from; `current` is a link to the one that is
+ *   $STATE/fleets/NAME/versions/N/      fleet.yaml, fleet.lock and the templates of a version that was in force, `folder`, what its relative paths are taken from, and `before`, the version that was in force then; `current` is a link to the one that is
  *   $STATE/store/templates/DIGEST-X     templates, under a name that changes with their content alone, where an engine's account can read them
  *   $STATE/fleets/NAME/trash/TIME/      unit files that were taken away, with `restore`, the commands that bring them back
  *   $STATE/fleets/NAME/deploying        there while a deploy is at work: what it began must be proven by the next one
@@ -50,6 +50,9 @@ int deploy_open(const struct deploy_options *o, const struct os_dirs *dirs, stru
 struct deploy *deploy_free(struct deploy *d); /* takes NULL; returns NULL */
 /* Keeps other deploys of a fleet off this machine until the descriptor that it returns is closed: before anything is fetched for one. -EBUSY: another one is at work. */
 int deploy_hold(const struct os_dirs *dirs, const char *fleet, struct err *err) BASE_MUST_USE;
+/* A fleet file that another machine brought lies in $STATE/fleets/NAME/incoming.XXXXXX, where no other errand touches it. Under the hold it takes the place of `incoming`, and what errands that are long gone have left is removed: *ret is its path then; of any other
+ * file its own. */
+int deploy_take_in(const struct os_dirs *dirs, const char *fleet, const char *fleet_path, struct buf *ret, struct err *err) BASE_MUST_USE;
 /* Before a plan that is to be applied; fd, from deploy_hold, belongs to d from here on, also on failure. */
 int deploy_begin(struct deploy *d, int fd, struct err *err) BASE_MUST_USE;
 const struct fleet_host *deploy_host(const struct deploy *d);

@@ -12,6 +12,7 @@
  *   prove.c     that a unit's engine is what was declared, and that it is the one that answers
  *   router.c    the fleet's router as a unit
  *   push.c      the same on another machine
+ *   shell.c     commands for another machine's login shell, and a folder for an errand there
  *   status.c    what of a fleet is on this machine
  *   ask.c       the same of many machines at once
  *   version.c   folders of versions, trash, the mark of a deploy at work
@@ -49,7 +50,7 @@ struct deploy_router_unit {
     const char *unit, *path, *text;
     const char *folder; /* of the fleet file that it reads: $STATE/fleets/NAME/router */
     const char *file;   /* in it */
-    const char *yaml, *lock, *old_yaml, *old_lock; /* wanted and there; "" */
+    const char *old_yaml, *old_lock; /* there; "" */
     bool other_build;   /* what runs is not this program */
 };
 
@@ -62,6 +63,7 @@ struct deploy {
     struct arena *arena;
     int lock_fd; /* -1: not held */
     struct fleet *fleet;
+    const char *yaml, *lock; /* the fleet's two files as they were read: a person may edit them while a deploy is at work; without a lock it is "" */
     const struct fleet_host *host;
     const char *dir; /* what the fleet's relative paths are taken from */
     struct store *store;
@@ -150,6 +152,17 @@ bool deploy_belongs(pid_t pid, const char *unit);
 /* Waits until nothing of ours is left at the service's port: no listener, no connection and, for an engine that does not take such a port, no TIME_WAIT. -EADDRINUSE names who has it. */
 int deploy_wait_port(const struct fleet_service *s, struct err *err) BASE_MUST_USE;
 
+/* ---- shell.c ---- */
+
+#define DEPLOY_COMMAND_MAX ((size_t)128 << 10) /* what one word of a command may have */
+/* Appends a command that runs the script in sh on another machine, whatever its login shell is, after a line of its own on the output. The script has no line's end. */
+void deploy_shell(const char *script, struct buf *out);
+bool deploy_is_mark(struct str line); /* that line */
+/* What came after that line; false: it did not come. */
+bool deploy_after_mark(struct str text, struct str *ret) BASE_MUST_USE;
+/* A folder "/tmp/berth-ssh-XXXXXX" for one errand, locked as long as *ret_fd is open; *ret is the caller's to remove and free. What errands that were killed have left is removed. */
+int deploy_scratch_make(char **ret, int *ret_fd, struct err *err) BASE_MUST_USE;
+
 /* ---- collectives.c ---- */
 
 /* 0 for a service that needs none, or whose machine has proven them; else -EPERM says how. */
@@ -162,7 +175,7 @@ void deploy_collectives_record(struct deploy *d, const struct fleet_service *s);
 /* ---- version.c ---- */
 
 uint64_t deploy_version_current(const char *folder); /* the number of the version in force; 0: there is none */
-/* What a kept version was deployed with, of its file's path; NULL: it is no kept version. In arena a. */
+/* What relative paths of a kept version, or of a fleet file that another machine brought, are taken from, of its file's path; NULL: it is neither. In arena a. */
 const char *deploy_version_dir(struct arena *a, const char *fleet_path);
 int deploy_version_kept(const struct deploy *d, uint64_t n, struct buf *ret, struct err *err) BASE_MUST_USE;
 bool deploy_marked(const struct deploy *d);
@@ -173,6 +186,8 @@ int deploy_version_keep(struct deploy *d, uint64_t *ret, struct err *err) BASE_M
 int deploy_trash(struct deploy *d, const char *stamp, const char *path, const char *unit, struct err *err) BASE_MUST_USE;
 /* Removes all of the trash but what DEPLOY_TRASH_KEPT deploys put there last. */
 void deploy_prune_trash(struct deploy *d);
+/* The fleet file and the lock beside it, into d. */
+int deploy_read_fleet(struct deploy *d, const char *path, struct err *err) BASE_MUST_USE;
 /* A template under a name that its content decides; *ret lives in the arena. */
 int deploy_store_file(struct deploy *d, const char *path, const char **ret, struct err *err) BASE_MUST_USE;
 

@@ -34,14 +34,10 @@ static const char *text_of(struct deploy *d, const char *path, struct err *err)
 
 static int read_files(struct deploy *d, struct deploy_router_unit *f, struct err *err)
 {
-    base_autobuf struct buf lock = BUF_INIT(DEPLOY_PATH_MAX);
-    fleet_lock_path(d->fleet->file, &lock);
     const char *old_lock = arena_printf(d->arena, "%s/fleet.lock", f->folder);
-    if (buf_status(&lock) < 0 || !old_lock)
+    if (!old_lock)
         return err_nomem(err);
-    f->yaml = text_of(d, d->fleet->file, err);
-    f->lock = f->yaml ? text_of(d, lock.ptr, err) : NULL;
-    f->old_yaml = f->lock ? text_of(d, f->file, err) : NULL;
+    f->old_yaml = text_of(d, f->file, err);
     f->old_lock = f->old_yaml ? text_of(d, old_lock, err) : NULL;
     return f->old_lock ? 0 : -EIO;
 }
@@ -95,7 +91,7 @@ int deploy_front_plan(struct deploy *d, bool interrupted, struct deploy_item *it
         r = deploy_show(d, f->unit, &u, err);
     if (r < 0)
         return r;
-    bool other_file = strcmp(f->yaml, f->old_yaml) != 0 || strcmp(f->lock, f->old_lock) != 0;
+    bool other_file = strcmp(d->yaml, f->old_yaml) != 0 || strcmp(d->lock, f->old_lock) != 0;
     item->was_active = u.active || u.activating;
     f->other_build = item->was_active && !is_same_build(u.pid);
     if (!item->old_text) {
@@ -239,7 +235,7 @@ int deploy_front_bring(struct deploy *d, const struct deploy_item *i, const char
     if (i->action == DEPLOY_PROVE)
         return prove(d, i, err);
     event_say(d->sink, EVENT_INFO, i->service, "%s: %s", deploy_action_text(i->action), i->reason);
-    r = put_files(d, d->front.yaml, d->front.lock, err);
+    r = put_files(d, d->yaml, d->lock, err);
     if (r == 0)
         r = i->action == DEPLOY_RELOAD ? berth(d, "reload", NULL, NULL, err) : restart(d, i, stamp, err);
     if (r == 0 && i->action == DEPLOY_RELOAD && d->front.other_build)

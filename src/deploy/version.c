@@ -14,6 +14,8 @@
 #include "deploy_int.h"
 
 #define BIN_YOUNG_S 3600 /* longer than any copying takes */
+#define BROUGHT "incoming."
+#define BROUGHT_YOUNG_S 86400 /* longer than any plan takes that reads it */
 
 /* A path below the fleet's folder, in the arena; NULL without memory. */
 static const char *below(struct deploy *d, const char *name)
@@ -35,6 +37,49 @@ int deploy_hold(const struct os_dirs *dirs, const char *fleet, struct err *err)
     buf_add_c(&path, "/deploy.lock");
     int fd = buf_status(&path) < 0 ? err_nomem(err) : os_lock(path.ptr, true, false, err);
     return fd == -EWOULDBLOCK ? err_set(err, -EBUSY, "another deploy of fleet '%s' is at work on this machine: wait for its end", fleet) : fd;
+}
+
+/* What errands left that were cut off. One that is at work at this moment is young. */
+static void prune_brought(int fd, const char *folder)
+{
+    DIR *list = opendir(folder);
+    const struct dirent *e;
+    while (list && (e = readdir(list))) {
+        struct stat st;
+        if (str_starts(str_of(e->d_name), STR(BROUGHT)) && fstatat(fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 && time(NULL) - st.st_mtime > BROUGHT_YOUNG_S)
+            base_ignore(os_remove_tree(fd, e->d_name, NULL)); /* tried again by the next deploy */
+    }
+    if (list)
+        closedir(list);
+}
+
+int deploy_take_in(const struct os_dirs *dirs, const char *fleet, const char *fleet_path, struct buf *ret, struct err *err)
+{
+    base_autobuf struct buf folder = BUF_INIT(DEPLOY_PATH_MAX), prefix = BUF_INIT(DEPLOY_PATH_MAX), name = BUF_INIT(DEPLOY_PATH_MAX);
+    struct str path = str_of(fleet_path);
+    buf_addf(&folder, "%s/fleets/%s", dirs->state, fleet);
+    buf_addf(&prefix, "%s/" BROUGHT, folder.ptr ? folder.ptr : "");
+    if (buf_status(&folder) < 0 || buf_status(&prefix) < 0)
+        return err_nomem(err);
+    if (!str_starts(path, buf_str(&prefix))) {
+        buf_add_str(ret, path);
+        return buf_status(ret) < 0 ? err_nomem(err) : 0;
+    }
+    struct str rest = {path.ptr + folder.len + 1, path.len - folder.len - 1};
+    buf_add_str(&name, str_split(&rest, '/'));
+    buf_addf(ret, "%s/incoming/" STR_FMT, folder.ptr, STR_ARG(rest));
+    if (buf_status(&name) < 0 || buf_status(ret) < 0)
+        return err_nomem(err);
+    os_autoclose int fd = os_open_dir(folder.ptr, err);
+    if (fd < 0)
+        return fd;
+    int r = os_remove_tree(fd, "incoming", err);
+    if (r < 0 && r != -ENOENT)
+        return r;
+    if (renameat(fd, name.ptr, fd, "incoming") < 0)
+        return err_sys(err, -errno, "cannot take in '%s'", fleet_path);
+    prune_brought(fd, folder.ptr);
+    return 0;
 }
 
 int deploy_begin(struct deploy *d, int fd, struct err *err)
@@ -112,6 +157,28 @@ static bool version_there(const char *folder, uint64_t v)
     return buf_status(&path) == 0 && access(path.ptr, F_OK) == 0;
 }
 
+/* The version that was in force when v was deployed: numbers alone do not tell, after a rollback. 0: not known. */
+static uint64_t version_before(const char *folder, uint64_t v)
+{
+    base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX), text = BUF_INIT(64);
+    uint64_t before = 0;
+    buf_addf(&path, "%s/versions/%llu/before", folder, (unsigned long long)v);
+    if (buf_status(&path) < 0 || os_read_file(AT_FDCWD, path.ptr, &text, NULL) < 0 || str_to_u64(str_trim(buf_str(&text)), &before) < 0)
+        return 0;
+    return before != v && version_there(folder, before) ? before : 0;
+}
+
+static uint64_t one_back(const char *folder, uint64_t v)
+{
+    uint64_t before = version_before(folder, v);
+    if (before)
+        return before;
+    do
+        v--;
+    while (v && !version_there(folder, v));
+    return v;
+}
+
 int deploy_version_path(const struct os_dirs *dirs, const char *fleet, unsigned back, struct buf *ret, struct err *err)
 {
     base_autobuf struct buf folder = BUF_INIT(DEPLOY_PATH_MAX);
@@ -120,9 +187,7 @@ int deploy_version_path(const struct os_dirs *dirs, const char *fleet, unsigned 
         return err_nomem(err);
     uint64_t v = deploy_version_current(folder.ptr);
     for (unsigned i = 0; v && i < back; i++)
-        do
-            v--;
-        while (v && !version_there(folder.ptr, v));
+        v = one_back(folder.ptr, v);
     if (!v || !version_there(folder.ptr, v))
         return err_set(err, -ENOENT, back ? "there is no version of fleet '%s' before the one in force on this machine" : "no version of fleet '%s' was deployed to this machine", fleet);
     buf_addf(ret, "%s/versions/%llu/fleet.yaml", folder.ptr, (unsigned long long)v);
@@ -140,7 +205,9 @@ int deploy_version_kept(const struct deploy *d, uint64_t n, struct buf *ret, str
 const char *deploy_version_dir(struct arena *a, const char *fleet_path)
 {
     base_autobuf struct buf path = BUF_INIT(DEPLOY_PATH_MAX), text = BUF_INIT(DEPLOY_PATH_MAX);
-    const char *slash = strrchr(fleet_path, '/');
+    const char *slash = strrchr(fleet_path, '/'), *brought = strstr(fleet_path, "/" BROUGHT);
+    if (brought)
+        return arena_printf(a, "%.*s/incoming", (int)(brought - fleet_path), fleet_path);
     buf_addf(&path, "%.*sfolder", slash ? (int)(slash + 1 - fleet_path) : 0, fleet_path);
     if (!strstr(fleet_path, "/versions/") || buf_status(&path) < 0 || os_read_file(AT_FDCWD, path.ptr, &text, NULL) < 0 || !text.len || text.ptr[0] != '/')
         return NULL;
@@ -153,16 +220,21 @@ static int read_or_empty(const char *path, struct buf *out, struct err *err)
     return r == -ENOENT ? 0 : r;
 }
 
-/* Templates keep their place beside the fleet file, or go to the top when they were elsewhere: the stored copy is what units name. */
-static int keep_templates(const struct fleet *f, const char *folder, struct err *err)
+/* Where a template is kept below a version's folder; NULL: it lies elsewhere, and the stored copy is what units name. */
+static const char *kept_as(const struct fleet *f, const char *path)
 {
     size_t dir = strlen(f->dir);
+    return strncmp(path, f->dir, dir) == 0 && path[dir] == '/' && os_relpath_valid(str_of(path + dir + 1)) ? path + dir + 1 : NULL;
+}
+
+static int keep_templates(const struct fleet *f, const char *folder, struct err *err)
+{
     for (size_t i = 0; i < f->n_models; i++) {
-        const char *from = f->models[i].template_file;
-        if (!from || strncmp(from, f->dir, dir) != 0 || from[dir] != '/' || !os_relpath_valid(str_of(from + dir + 1)))
+        const char *from = f->models[i].template_file, *below_dir = from ? kept_as(f, from) : NULL;
+        if (!below_dir)
             continue;
         base_autobuf struct buf to = BUF_INIT(DEPLOY_PATH_MAX), parent = BUF_INIT(DEPLOY_PATH_MAX);
-        buf_addf(&to, "%s/%s", folder, from + dir + 1);
+        buf_addf(&to, "%s/%s", folder, below_dir);
         if (buf_status(&to) == 0)
             buf_add(&parent, to.ptr, (size_t)(strrchr(to.ptr, '/') - to.ptr));
         if (buf_status(&to) < 0 || buf_status(&parent) < 0)
@@ -222,7 +294,28 @@ static void prune(const char *versions, uint64_t v)
     }
 }
 
-/* A version with the same two files, so that going back and forth makes no new ones. */
+static bool is_same_file(const char *a, const char *b)
+{
+    base_autobuf struct buf x = BUF_INIT(DEPLOY_FILE_MAX), y = BUF_INIT(DEPLOY_FILE_MAX);
+    return os_read_file(AT_FDCWD, a, &x, NULL) == 0 && os_read_file(AT_FDCWD, b, &y, NULL) == 0 && str_eq(buf_str(&x), buf_str(&y));
+}
+
+/* Whether a version has the templates of the fleet as they are. */
+static bool has_templates(const struct fleet *f, const char *folder, uint64_t v)
+{
+    for (size_t i = 0; i < f->n_models; i++) {
+        base_autobuf struct buf kept = BUF_INIT(DEPLOY_PATH_MAX);
+        const char *from = f->models[i].template_file, *below_dir = from ? kept_as(f, from) : NULL;
+        if (!below_dir)
+            continue;
+        buf_addf(&kept, "%s/versions/%llu/%s", folder, (unsigned long long)v, below_dir);
+        if (buf_status(&kept) < 0 || !is_same_file(from, kept.ptr))
+            return false;
+    }
+    return true;
+}
+
+/* A version with the same files, so that going back and forth makes no new ones. */
 static uint64_t find_same(struct deploy *d, uint64_t newest, struct str yaml, struct str lock)
 {
     for (uint64_t v = newest; v > 0 && v + DEPLOY_VERSIONS_KEPT > newest; v--) {
@@ -230,7 +323,7 @@ static uint64_t find_same(struct deploy *d, uint64_t newest, struct str yaml, st
         buf_addf(&path, "%s/versions/%llu/fleet.yaml", d->folder, (unsigned long long)v);
         buf_addf(&lock_path, "%s/versions/%llu/fleet.lock", d->folder, (unsigned long long)v);
         if (buf_status(&path) == 0 && buf_status(&lock_path) == 0 && version_there(d->folder, v) && read_or_empty(path.ptr, &y, NULL) == 0 && read_or_empty(lock_path.ptr, &l, NULL) == 0 && str_eq(buf_str(&y), yaml) &&
-            str_eq(buf_str(&l), lock))
+            str_eq(buf_str(&l), lock) && has_templates(d->fleet, d->folder, v))
             return v;
     }
     return 0;
@@ -253,6 +346,22 @@ static int read_fleet(const struct fleet *f, struct buf *yaml, struct buf *lock,
         return err_nomem(err);
     int r = os_read_file(AT_FDCWD, f->file, yaml, err);
     return r == 0 ? read_or_empty(path.ptr, lock, err) : r;
+}
+
+int deploy_read_fleet(struct deploy *d, const char *path, struct err *err)
+{
+    base_autobuf struct buf yaml = BUF_INIT(DEPLOY_FILE_MAX), lock = BUF_INIT(DEPLOY_FILE_MAX), lock_path = BUF_INIT(DEPLOY_PATH_MAX);
+    fleet_lock_path(path, &lock_path);
+    if (buf_status(&lock_path) < 0)
+        return err_nomem(err);
+    int r = os_read_file(AT_FDCWD, path, &yaml, err);
+    if (r == 0)
+        r = read_or_empty(lock_path.ptr, &lock, err);
+    if (r < 0)
+        return r;
+    d->yaml = arena_dup(d->arena, buf_str(&yaml));
+    d->lock = lock.len ? arena_dup(d->arena, buf_str(&lock)) : "";
+    return d->yaml && d->lock ? 0 : err_nomem(err);
 }
 
 int deploy_version_write(const struct fleet *f, const char *folder, struct err *err)
@@ -288,19 +397,35 @@ int deploy_link_missing(int fd, const char *folder, const char *stage, struct st
     return r;
 }
 
+/* What a rollback from v enters: what is in force until now. A rollback itself leaves the way back as it was, so that a second one goes further. */
+static int keep_before(struct deploy *d, const char *versions, uint64_t v, struct err *err)
+{
+    uint64_t current = deploy_version_current(d->folder);
+    const char *folder = arena_printf(d->arena, "%s/%llu", versions, (unsigned long long)v);
+    char text[32];
+    if (!folder)
+        return err_nomem(err);
+    if (!current || current == v || str_starts(str_of(d->fleet->file), str_of(versions)))
+        return 0;
+    os_autoclose int fd = os_open_dir(folder, err);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)current);
+    return fd < 0 ? fd : os_write_atomic(fd, "before", text, strlen(text), 0644, err);
+}
+
 int deploy_version_keep(struct deploy *d, uint64_t *ret, struct err *err)
 {
-    base_autobuf struct buf yaml = BUF_INIT(DEPLOY_FILE_MAX), lock = BUF_INIT(DEPLOY_FILE_MAX);
     const char *versions = below(d, "versions");
-    int r = versions ? read_fleet(d->fleet, &yaml, &lock, err) : err_nomem(err);
-    if (r < 0)
-        return r;
-    uint64_t newest = newest_version(d), v = find_same(d, newest, buf_str(&yaml), buf_str(&lock));
+    int r = 0;
+    if (!versions)
+        return err_nomem(err);
+    uint64_t newest = newest_version(d), v = find_same(d, newest, str_of(d->yaml), str_of(d->lock));
     if (!v) {
         v = newest + 1;
         const char *folder = arena_printf(d->arena, "%s/%llu", versions, (unsigned long long)v);
-        r = folder ? write_version(d->fleet, d->dir, folder, buf_str(&yaml), buf_str(&lock), err) : err_nomem(err);
+        r = folder ? write_version(d->fleet, d->dir, folder, str_of(d->yaml), str_of(d->lock), err) : err_nomem(err);
     }
+    if (r == 0)
+        r = keep_before(d, versions, v, err);
     if (r == 0)
         r = make_current(versions, v, err);
     if (r < 0)
