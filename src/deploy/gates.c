@@ -152,6 +152,10 @@ static int gate_port(const struct deploy_plan *p, const struct deploy_item *item
     for (size_t i = 0; i < p->n; i++)
         if ((&p->items[i] == item || p->items[i].action == DEPLOY_RETIRE) && deploy_belongs(o.pid, p->items[i].unit))
             return 0;
+    /* another of ours, which keeps it or comes later */
+    for (size_t i = 0; i < p->n; i++)
+        if (deploy_belongs(o.pid, p->items[i].unit))
+            return err_set(err, -EADDRINUSE, "port %u is held by service '%s' until this deploy comes to it: deploy in two steps, the first one through a free port", port, p->items[i].service);
     return run_port_taken(port, "the service", err);
 }
 

@@ -139,6 +139,19 @@ os.execv(sys.argv[1], sys.argv[1:])' "$BERTH" deploy h1 -f "$FLEET" >"$LAB/out" 
 	on h1 grep -q -e '-c 640' /etc/systemd/system/berth-home-a.service
 }
 
+@test "two services that swap their ports are told how, with nothing touched" {
+	settle
+	write_fleet '$ a\  b: {host: h1, runtime: llama, model: tiny, port: 7772, context: 512, unit: systemd}'
+	berth deploy h1
+	before=$(pid_of h1 a)-$(pid_of h1 b)
+	write_fleet -e 's/port: 7771/port: 7772/' -e '$ a\  b: {host: h1, runtime: llama, model: tiny, port: 7771, context: 512, unit: systemd}'
+	run berth deploy h1
+	echo "$output"
+	[ "$status" -eq 1 ]
+	[[ $output == *"port of 'a': port 7772 is held by service 'b' until this deploy comes to it: deploy in two steps"* ]]
+	[ "$(pid_of h1 a)-$(pid_of h1 b)" = "$before" ]
+}
+
 @test "a word that is no host: a service's name, a misspelling, nothing at all" {
 	run berth deploy a
 	[ "$status" -eq 2 ]
