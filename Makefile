@@ -205,6 +205,10 @@ install: all man
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/doc/berth
 	install -m 644 $(BUILD)/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 README.md LICENSE $(DESTDIR)$(PREFIX)/share/doc/berth/
+	install -d $(DESTDIR)$(PREFIX)/share/doc/berth/docs $(DESTDIR)$(PREFIX)/share/doc/berth/examples/boxes
+	install -m 644 docs/*.md docs/*.svg $(DESTDIR)$(PREFIX)/share/doc/berth/docs/
+	install -m 644 $(filter-out examples/demo.yaml,$(wildcard examples/*.yaml)) $(DESTDIR)$(PREFIX)/share/doc/berth/examples/
+	install -m 644 examples/boxes/*.yaml $(DESTDIR)$(PREFIX)/share/doc/berth/examples/boxes/
 
 compile_commands.json:
 	@$(MAKE) --no-print-directory -Bn all | python3 tools/compdb > $@

@@ -197,7 +197,7 @@ void fit_bar(const struct fit_view *v, const struct check_machine *m, size_t d, 
 
 void fit_legend(const struct fit_view *v, struct buf *out)
 {
-    bool used[FIT_GROUPS_SHOWN] = {0};
+    bool used[FIT_GROUPS_SHOWN] = {0}, over = false;
     for (size_t i = 0; i < v->plan->n_machines; i++) {
         const struct check_machine *m = &v->plan->machines[i];
         for (size_t d = 0; fit_view_machine(v, m) && d <= m->n_devices; d++) {
@@ -205,6 +205,7 @@ void fit_legend(const struct fit_view *v, struct buf *out)
             fit_group_sums(v->plan, m, d, sums);
             for (int g = 0; g < FIT_GROUPS_SHOWN; g++)
                 used[g] |= sums[g] > 0;
+            over |= m->used[d] > check_free(m, d);
         }
     }
     size_t column = 0;
@@ -219,6 +220,7 @@ void fit_legend(const struct fit_view *v, struct buf *out)
         else
             buf_addf(out, "  %c %s", fit_looks[g].letter, fit_looks[g].name);
     }
-    buf_add_c(out, column + strlen("  . free  / floor") > v->width ? "\n" : "");
-    buf_addf(out, v->color ? "  \033[38;5;240m%c\033[0m free  \033[38;5;173m%c\033[0m floor\n" : "  %c free  %c floor\n", FREE, FLOOR);
+    const char *end = !over ? "" : v->color ? "  \033[1;31m|\033[0m its end" : "  | its end";
+    buf_add_c(out, column + strlen("  . free  / floor") + (over ? strlen("  | its end") : 0) > v->width ? "\n" : "");
+    buf_addf(out, v->color ? "  \033[38;5;240m%c\033[0m free  \033[38;5;173m%c\033[0m floor%s\n" : "  %c free  %c floor%s\n", FREE, FLOOR, end);
 }
