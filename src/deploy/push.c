@@ -312,7 +312,7 @@ static bool plain_word(const char *s)
 static bool ask_router(const struct deploy_router *router, struct str line, int to_fd)
 {
     struct str word = line, service, first = str_split(&word, ' ');
-    base_autobuf struct buf answer = BUF_INIT(2 * ERR_TEXT_MAX);
+    base_autobuf struct buf answer = BUF_INIT((size_t)2 * ERR_TEXT_MAX);
     struct err why = {0};
     if (!router || !str_eq_c(first, "router") || !word.ptr)
         return false;

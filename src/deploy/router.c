@@ -84,7 +84,7 @@ static bool is_same_build(pid_t pid)
 int deploy_front_plan(struct deploy *d, bool interrupted, struct deploy_item *item, struct err *err)
 {
     struct deploy_router_unit *f = &d->front;
-    struct deploy_unit u;
+    struct deploy_unit u = {0};
     *item = (struct deploy_item){.service = "router", .unit = f->unit, .path = f->path, .old_path = f->path, .text = f->text, .diff = "", .router = true};
     int r = deploy_read_own(d, f->path, "router", &item->old_text, err);
     if (r == 0)

@@ -448,7 +448,7 @@ int deploy_trash(struct deploy *d, const char *stamp, const char *path, const ch
         r = os_copy_file(AT_FDCWD, path, AT_FDCWD, to, 0644, err);
     if (r < 0)
         return r;
-    base_autobuf struct buf words = BUF_INIT(4 * DEPLOY_PATH_MAX);
+    base_autobuf struct buf words = BUF_INIT((size_t)4 * DEPLOY_PATH_MAX);
     const char *user = d->host->scope == FLEET_USER ? " --user" : "";
     buf_addf(&words, "cp '%s' '%s' && systemctl%s daemon-reload && systemctl%s %s '%s'\n", to, path, user, user, str_ends(str_of(path), STR(".container")) ? "start" : "enable --now", unit);
     const char *restore = arena_printf(d->arena, "%s/restore", folder);
@@ -508,7 +508,7 @@ int deploy_self(struct deploy *d, struct err *err)
     if (fd < 0)
         return fd;
     /* a copy that came with its libraries is started through its own loader */
-    base_autobuf struct buf script = BUF_INIT(4 * DEPLOY_PATH_MAX);
+    base_autobuf struct buf script = BUF_INIT((size_t)4 * DEPLOY_PATH_MAX);
     if (bundle)
         buf_addf(&script, "#!/bin/sh\nBERTH_BUNDLE='%s' exec '%s/ld.so' --library-path '%s' '%s/berth' \"$@\"\n", bundle, bundle, bundle, bundle);
     else

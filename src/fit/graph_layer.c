@@ -126,8 +126,7 @@ static struct fit_block latent_attention(struct fit_play *p, uint32_t il, struct
 static void project_together(struct fit_play *p, const struct fit_layer *l, struct heads *h, struct fit_block n, bool keep_n)
 {
     const struct fit_graph *g = p->g;
-    h->whole = column(p, l->qkv);
-    h->q = h->k = h->v = (struct fit_block){0, 0};
+    *h = (struct heads){.whole = column(p, l->qkv)};
     if (!keep_n)
         give(p, n);
     if (g->rope)

@@ -318,9 +318,11 @@ static int compare_places(const void *a, const void *b)
 static const void **sorted(const void *parts, size_t n, size_t size)
 {
     const void **places = calloc(n + 1, sizeof *places);
-    for (size_t i = 0; places && i < n; i++)
+    if (!places)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
         places[i] = (const char *)parts + i * size;
-    if (places && n)
+    if (n)
         qsort(places, n, sizeof *places, compare_places);
     return places;
 }

@@ -76,7 +76,7 @@ const char *hub_show(const struct hub *h, const char *url, char out[HUB_SHOWN_MA
 {
     (void)h;
     struct str s = str_of(url);
-    base_autobuf struct buf b = BUF_INIT(4 * HUB_SHOWN_MAX);
+    base_autobuf struct buf b = BUF_INIT((size_t)4 * HUB_SHOWN_MAX);
     ptrdiff_t scheme = str_find(s, STR("://"));
     for (size_t i = 0; i < s.len; i++)
         if (s.ptr[i] == '?' || s.ptr[i] == '#')

@@ -243,7 +243,7 @@ static void ask(struct json_out *o, const struct fleet_service *s, const char *m
 
 int probe_check_body(const struct fleet_service *s, const char *model, enum probe_check c, size_t index, struct buf *out)
 {
-    base_autobuf struct buf text = BUF_INIT(2 * PROBE_TEXT_BYTES);
+    base_autobuf struct buf text = BUF_INIT((size_t)2 * PROBE_TEXT_BYTES);
     struct json_out *o = json_out_new();
     if (!o)
         return -ENOMEM;

@@ -27,7 +27,7 @@ static void quote(struct buf *out, struct str s)
     if (buf_status(out) < 0)
         buf_clear(out);
 }
-#define QUOTE BUF_INIT(8 * QUOTE_CHARS)
+#define QUOTE BUF_INIT((size_t)8 * QUOTE_CHARS)
 
 static struct str text_of(json_val v)
 {

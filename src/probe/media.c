@@ -7,7 +7,7 @@
 
 #define SIDE 64u
 #define ROW (1 + 3 * SIDE)        /* a filter byte and the pixels */
-#define PIXELS (SIDE * ROW)       /* less than what one stored block holds, 65535 */
+#define PIXELS ((size_t)SIDE * ROW)       /* less than what one stored block holds, 65535 */
 #define RATE 16000u
 #define LOUDNESS 8000.0
 /* Of the angle from one sample to the next, 2 pi 440 / 16000: twice its cosine, and its sine. Each sample follows from the two before it. */

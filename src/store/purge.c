@@ -151,12 +151,13 @@ static int find_used(struct used *u, const struct fleet *here, const struct flee
     if (r == 0)
         r = store_pathf(path, err, "%s/fleets", u->s->dirs->state);
     DIR *d = r < 0 ? NULL : opendir(path);
-    const struct dirent *e;
-    while (r == 0 && d && (e = readdir(d)))
-        if (fleet_name_valid(str_of(e->d_name)))
-            r = use_known(u, e->d_name, opt, err);
-    if (d)
+    if (d) {
+        const struct dirent *e;
+        while (r == 0 && (e = readdir(d)))
+            if (fleet_name_valid(str_of(e->d_name)))
+                r = use_known(u, e->d_name, opt, err);
         closedir(d);
+    }
     if (r == 0 && u->n)
         qsort(u->paths, u->n, sizeof *u->paths, compare_paths);
     return r;
