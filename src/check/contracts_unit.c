@@ -229,7 +229,7 @@ int check_unit_text(struct check_run *c)
     t.fd = os_open_dir(t.folder, c->err);
     r = t.fd < 0 ? t.fd : each_unit(c, &t);
     os_closep(&t.fd);
-    base_ignore(os_remove_tree(AT_FDCWD, t.folder, NULL)); /* it is below /tmp */
+    base_ignore(os_remove_path(t.folder, NULL)); /* it is below /tmp */
     os_interrupt_end();
     return r;
 }

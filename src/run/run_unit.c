@@ -261,7 +261,7 @@ static int verify_service(const char *path, enum fleet_scope scope, struct err *
     if (!mkdtemp(own))
         return err_sys(err, -errno, "cannot make a folder below /tmp");
     int r = analyze(path, scope, own, err);
-    base_ignore(os_remove_tree(AT_FDCWD, own, NULL)); /* it is below /tmp */
+    base_ignore(os_remove_path(own, NULL)); /* it is below /tmp */
     return r;
 }
 
