@@ -6,6 +6,7 @@
 #include "init_int.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #define OTHERS_SHOWN 12
 
@@ -15,6 +16,8 @@ static void add_hosts(const struct init_machine *m, struct buf *out)
     char size[UNITS_TEXT];
     buf_add_c(out, "hosts:\n  here:\n");
     buf_addf(out, "    # %s, %u threads, %s of RAM; without \"memory:\" what is free of it at the moment counts\n", h->cpu[0] ? h->cpu : "this machine", h->threads, units_show_bytes(h->total_bytes, size));
+    if (m->units && geteuid() != 0)
+        buf_add_c(out, "    scope: user           # this account's own units; 'loginctl enable-linger' has them start at boot\n");
     buf_add_c(out, "    floor: 1GiB           # of free memory that must remain on every device\n");
     if (!m->card) {
         buf_add_c(out, "    # no card was found that an engine could use: everything runs on the CPU\n");

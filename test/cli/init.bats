@@ -52,6 +52,18 @@ sound() {
 	sound
 }
 
+@test "with --units an account without root gets units of its own" {
+	[ "$(id -u)" = 0 ] || skip "needs root to become another account"
+	home
+	cp "$tiny" "$scratch/m.gguf"
+	chmod 755 "$scratch"
+	run_split setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/nonexistent "$BERTH" init --units --print "$scratch/m.gguf"
+	[ "$status" -eq 0 ]
+	[ "$(grep -c '^    scope: user ' <<<"$output")" -eq 1 ]
+	run_split "$BERTH" init --units --print "$scratch/m.gguf"
+	[[ $output != *"scope: user"* ]]
+}
+
 @test "a file that exists is kept without --force, and --print writes none" {
 	home
 	echo mine >"$scratch/work/fleet.yaml"
