@@ -4,12 +4,13 @@
  */
 #pragma once
 
+#include <fcntl.h>
 #include <store/store_int.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* Makes the folder, which an engine's account may enter, and opens the store in top/state; run and config are there too until the test says otherwise. */
-static void store_aid_open(char top[64], char state[96], struct os_dirs *dirs, struct store **ret)
+static inline void store_aid_open(char top[64], char state[96], struct os_dirs *dirs, struct store **ret)
 {
     struct err err;
     (void)snprintf(top, 64, "/tmp/berth-store-XXXXXX");
@@ -21,10 +22,27 @@ static void store_aid_open(char top[64], char state[96], struct os_dirs *dirs, s
         fail_msg("%s", err.text);
 }
 
-static void store_aid_close(const char *top, struct store *s)
+static inline void store_aid_close(const char *top, struct store *s)
 {
     store_free(s);
-    int tmp = os_open_dir("/tmp", NULL);
-    assert_int_equal(os_remove_tree(tmp, top + sizeof "/tmp/" - 1, NULL), 0);
-    close(tmp);
+    assert_int_equal(os_remove_path(top, NULL), 0);
+}
+
+/* A file in a folder. */
+static inline void store_aid_put(const char *folder, const char *name, const char *text, mode_t mode)
+{
+    char path[STORE_PATH_MAX];
+    assert_int_equal(store_pathf(path, NULL, "%s/%s", folder, name), 0);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    assert_int_equal(fchmod(fd, mode), 0);
+    close(fd);
+}
+
+static inline void store_aid_dir(const char *folder, const char *name)
+{
+    char path[STORE_PATH_MAX];
+    assert_int_equal(store_pathf(path, NULL, "%s/%s", folder, name), 0);
+    assert_int_equal(os_make_dirs(path, 0755, NULL), 0);
 }

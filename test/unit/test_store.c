@@ -13,9 +13,10 @@
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
-#include <store/store_int.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "store_aid.h"
 
 #define SCRIPT "#!/bin/sh\necho 'version: 3.1 (abc)'\n"
 
@@ -27,24 +28,6 @@ struct world {
     struct fleet_runtime want;
     struct store_add_options options;
 };
-
-static void put(const char *folder, const char *name, const char *text, mode_t mode)
-{
-    char path[STORE_PATH_MAX];
-    assert_int_equal(store_pathf(path, NULL, "%s/%s", folder, name), 0);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    assert_int_equal(fchmod(fd, mode), 0);
-    close(fd);
-}
-
-static void make_dir(const char *folder, const char *name)
-{
-    char path[STORE_PATH_MAX];
-    assert_int_equal(store_pathf(path, NULL, "%s/%s", folder, name), 0);
-    assert_int_equal(os_make_dirs(path, 0755, NULL), 0);
-}
 
 static int setup(void **state)
 {
@@ -61,11 +44,11 @@ static int setup(void **state)
     struct err err;
     if (store_open(&w->dirs, &w->store, &err) < 0)
         fail_msg("%s", err.text);
-    make_dir(w->src, "bin");
-    make_dir(w->src, "lib/deep");
-    put(w->src, "bin/llama-server", SCRIPT, 06711); /* set-id bits do not survive */
-    put(w->src, "lib/libx.so.1", "library", 0600);
-    put(w->src, "lib/deep/data", "data", 0444);
+    store_aid_dir(w->src, "bin");
+    store_aid_dir(w->src, "lib/deep");
+    store_aid_put(w->src, "bin/llama-server", SCRIPT, 06711); /* set-id bits do not survive */
+    store_aid_put(w->src, "lib/libx.so.1", "library", 0600);
+    store_aid_put(w->src, "lib/deep/data", "data", 0444);
     char link[STORE_PATH_MAX];
     assert_int_equal(store_pathf(link, NULL, "%s/lib/libx.so", w->src), 0);
     assert_int_equal(symlink("libx.so.1", link), 0);
@@ -77,10 +60,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
     struct world *w = *state;
-    store_free(w->store);
-    int tmp = os_open_dir("/tmp", NULL);
-    assert_int_equal(os_remove_tree(tmp, w->top + 5, NULL), 0);
-    close(tmp);
+    store_aid_close(w->top, w->store);
     free(w);
     return 0;
 }
@@ -144,12 +124,12 @@ static void payload_check(void **state)
     struct world *w = *state;
     struct err err;
     uint64_t bytes = 77;
-    make_dir(w->top, "m/dir.gguf");
+    store_aid_dir(w->top, "m/dir.gguf");
     char dir[STORE_PATH_MAX], path[STORE_PATH_MAX];
     assert_int_equal(store_pathf(dir, NULL, "%s/m", w->top), 0);
-    put(dir, "w.gguf", "12345", 0644);
-    put(dir, "p.gguf", "123", 0644);
-    put(dir, "empty.gguf", "", 0644);
+    store_aid_put(dir, "w.gguf", "12345", 0644);
+    store_aid_put(dir, "p.gguf", "123", 0644);
+    store_aid_put(dir, "empty.gguf", "", 0644);
     assert_int_equal(store_pathf(path, NULL, "%s/fifo.gguf", dir), 0);
     assert_int_equal(mkfifo(path, 0644), 0);
     struct fleet_model m = {.name = "m", .source = FLEET_MODEL_FILE, .source_arg = dir, .weights = "w.gguf", .projector = "p.gguf", .drafter = "w.gguf"};
@@ -182,19 +162,19 @@ static void payload_split(void **state)
     struct world *w = *state;
     struct err err;
     uint64_t bytes = 0;
-    put(w->src, "x-00001-of-00003.gguf", "1", 0644);
-    put(w->src, "x-00002-of-00003.gguf", "22", 0644);
+    store_aid_put(w->src, "x-00001-of-00003.gguf", "1", 0644);
+    store_aid_put(w->src, "x-00002-of-00003.gguf", "22", 0644);
     struct fleet_model m = {.name = "m", .source = FLEET_MODEL_FILE, .source_arg = w->src, .weights = "x-00001-of-00003.gguf"};
     assert_int_equal(check(w, &m, &bytes, &err), -ENOENT);
     assert_non_null(strstr(err.text, "x-00003-of-00003.gguf"));
-    put(w->src, "x-00003-of-00003.gguf", "333", 0644);
+    store_aid_put(w->src, "x-00003-of-00003.gguf", "333", 0644);
     assert_int_equal(check(w, &m, &bytes, &err), 0);
     assert_int_equal(bytes, 6);
     m.weights = "x-00002-of-00003.gguf";
     assert_int_equal(check(w, &m, &bytes, &err), -EINVAL);
     assert_non_null(strstr(err.text, "'x-00001-of-00003.gguf'"));
     /* a name that only looks like a part is a file of its own */
-    put(w->src, "y-0001-of-0003.gguf", "4444", 0644);
+    store_aid_put(w->src, "y-0001-of-0003.gguf", "4444", 0644);
     m.weights = "y-0001-of-0003.gguf";
     assert_int_equal(check(w, &m, &bytes, &err), 0);
     assert_int_equal(bytes, 4);
@@ -268,16 +248,16 @@ static void refuses(void **state)
     assert_int_equal(mkfifo(path, 0644), 0);
     assert_int_equal(store_runtime_add(w->store, &w->want, &w->options, &r, &err), -EINVAL);
     assert_int_equal(unlink(path), 0);
-    put(w->src, "bin/llama-server", "#!/bin/sh\necho broken >&2\nexit 3\n", 0755);
+    store_aid_put(w->src, "bin/llama-server", "#!/bin/sh\necho broken >&2\nexit 3\n", 0755);
     assert_int_equal(store_runtime_add(w->store, &w->want, &w->options, &r, &err), -EIO);
     assert_non_null(strstr(err.text, "exit 3"));
     assert_non_null(strstr(err.text, "broken"));
-    put(w->src, "bin/llama-server", "", 0755); /* bubblewrap runs it as a script */
+    store_aid_put(w->src, "bin/llama-server", "", 0755); /* bubblewrap runs it as a script */
     assert_int_equal(store_runtime_add(w->store, &w->want, &w->options, &r, &err), -EIO);
-    put(w->src, "bin/llama-server", "#!/bin/sh\n", 0755);
+    store_aid_put(w->src, "bin/llama-server", "#!/bin/sh\n", 0755);
     assert_int_equal(store_runtime_add(w->store, &w->want, &w->options, &r, &err), -EIO);
     assert_non_null(strstr(err.text, "says nothing"));
-    put(w->src, "bin/llama-server", SCRIPT, 0644); /* not a program */
+    store_aid_put(w->src, "bin/llama-server", SCRIPT, 0644); /* not a program */
     assert_int_equal(store_runtime_add(w->store, &w->want, &w->options, &r, &err), -ENOENT);
     assert_non_null(strstr(err.text, "llama-server"));
     w->want.source_arg = "/nonexistent/build";
@@ -301,11 +281,11 @@ static void break_it(const char *root, const char *what)
     assert_int_equal(store_pathf(a, NULL, "%s/lib/libx.so.1", root), 0);
     assert_int_equal(store_pathf(b, NULL, "%s/lib/libx.so", root), 0);
     if (strcmp(what, "has other content") == 0) {
-        put(root, "lib/libx.so.1", "librarY", 0644);
+        store_aid_put(root, "lib/libx.so.1", "librarY", 0644);
     } else if (strcmp(what, "has another size") == 0) {
-        put(root, "lib/libx.so.1", "library+", 0644);
+        store_aid_put(root, "lib/libx.so.1", "library+", 0644);
     } else if (strcmp(what, "was added") == 0) {
-        put(root, "lib/extra", "", 0644);
+        store_aid_put(root, "lib/extra", "", 0644);
     } else if (strcmp(what, "is missing") == 0) {
         assert_int_equal(unlink(a), 0);
     } else if (strcmp(what, "has other rights") == 0) {
@@ -358,7 +338,7 @@ static void manifest_tampering(void **state)
     char *at = strstr(text.ptr, "\"0644\"");
     assert_non_null(at);
     at[2] = '7';
-    put(folder, "manifest.json", text.ptr, 0644);
+    store_aid_put(folder, "manifest.json", text.ptr, 0644);
     assert_int_equal(store_runtime_verify(w->store, &r, NULL, &err), -EBADMSG);
     assert_non_null(strstr(err.text, "changed"));
     assert_int_equal(store_runtime_find(w->store, &w->want, &found, NULL), -ENOENT);
@@ -372,7 +352,7 @@ static void manifest_tampering(void **state)
     store_runtimes_free(list, n);
     /* a whole manifest under another name is none either */
     at[2] = '6';
-    put(folder, "manifest.json", text.ptr, 0644);
+    store_aid_put(folder, "manifest.json", text.ptr, 0644);
     assert_int_equal(store_runtime_verify(w->store, &r, NULL, NULL), 0);
     assert_int_equal(rename(folder, other), 0);
     assert_int_equal(store_runtime_find(w->store, &w->want, &found, NULL), -ENOENT);
@@ -391,10 +371,10 @@ static void half_install(void **state)
     size_t n = 7;
     char runtimes[STORE_PATH_MAX];
     assert_int_equal(store_path(w->store, runtimes, NULL, "runtimes"), 0);
-    make_dir(runtimes, ".new-abcdef/tree/bin");
-    put(runtimes, ".new-abcdef/manifest.json", "{}", 0644);
-    make_dir(runtimes, ".old-abcdef/tree");
-    make_dir(runtimes, "llama.cpp-9-aaaaaaaaaaaa/tree"); /* no manifest: no runtime */
+    store_aid_dir(runtimes, ".new-abcdef/tree/bin");
+    store_aid_put(runtimes, ".new-abcdef/manifest.json", "{}", 0644);
+    store_aid_dir(runtimes, ".old-abcdef/tree");
+    store_aid_dir(runtimes, "llama.cpp-9-aaaaaaaaaaaa/tree"); /* no manifest: no runtime */
     assert_int_equal(store_runtime_list(w->store, &list, &n, NULL), 0);
     assert_int_equal(n, 0);
     store_runtimes_free(list, n);
@@ -471,7 +451,7 @@ static void removes(void **state)
     struct world *w = *state;
     struct err err;
     struct store_runtime a = add(w);
-    put(w->src, "lib/more", "x", 0644);
+    store_aid_put(w->src, "lib/more", "x", 0644);
     struct fleet_runtime want = w->want;
     char same[STORE_PATH_MAX];
     assert_int_equal(store_pathf(same, NULL, "%s/../src", w->src), 0); /* another declaration of the same folder */
@@ -528,14 +508,14 @@ static void system_source(void **state)
     assert_int_equal(store_pathf(path, NULL, "relative:%s/bin:/usr/bin:/bin", w->src), 0);
     assert_int_equal(setenv("PATH", path, 1), 0);
     w->want = (struct fleet_runtime){.name = "host", .engine = "llama.cpp", .source = FLEET_SOURCE_SYSTEM};
-    put(w->src, "bin/llama-server", SCRIPT, 0755);
+    store_aid_put(w->src, "bin/llama-server", SCRIPT, 0755);
     struct store_runtime r = add(w);
     assert_string_equal(r.root, "/");
     assert_string_equal(r.source, "system");
     assert_string_equal(r.version, "3.1");
     assert_non_null(strstr(r.program, "/src/bin/llama-server"));
     assert_int_equal(store_runtime_verify(w->store, &r, NULL, NULL), 0);
-    put(w->src, "bin/llama-server", "#!/bin/sh\necho 'version: 3.2 (abc)'\n", 0755);
+    store_aid_put(w->src, "bin/llama-server", "#!/bin/sh\necho 'version: 3.2 (abc)'\n", 0755);
     assert_int_equal(store_runtime_verify(w->store, &r, NULL, &err), -EBADMSG);
     assert_non_null(strstr(err.text, "replaced"));
     struct store_runtime next = add(w);
@@ -543,7 +523,7 @@ static void system_source(void **state)
     assert_int_equal(count_entries(w, true), 1);
     store_runtime_release(&next);
     store_runtime_release(&r);
-    put(w->src, "bin/llama-server", "#!/bin/sh\n", 0644);
+    store_aid_put(w->src, "bin/llama-server", "#!/bin/sh\n", 0644);
     assert_int_equal(store_runtime_add(w->store, &w->want, &w->options, &r, &err), -ENOENT);
     assert_int_equal(setenv("PATH", before, 1), 0);
 }

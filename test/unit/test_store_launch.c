@@ -21,24 +21,6 @@ struct world {
     struct store_runtime rt;
 };
 
-static void put(const char *folder, const char *name, const char *text, mode_t mode)
-{
-    char path[STORE_PATH_MAX];
-    assert_int_equal(store_pathf(path, NULL, "%s/%s", folder, name), 0);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
-    assert_int_equal(fchmod(fd, mode), 0);
-    close(fd);
-}
-
-static void make_dir(const char *folder, const char *name)
-{
-    char path[STORE_PATH_MAX];
-    assert_int_equal(store_pathf(path, NULL, "%s/%s", folder, name), 0);
-    assert_int_equal(os_make_dirs(path, 0755, NULL), 0);
-}
-
 /* A runtime's fields are its own memory; here nobody frees or changes them. */
 static char *fixed(const char *text)
 {
@@ -55,17 +37,17 @@ static int setup(void **state)
     snprintf(w->models, sizeof w->models, "%s/models", w->top);
     snprintf(w->own, sizeof w->own, "%s/own", w->top);
     w->dirs.run = w->work;
-    make_dir(w->top, "work");
-    make_dir(w->tree, "usr/bin");
-    make_dir(w->tree, "usr/lib/deep");
-    make_dir(w->models, "sub");
-    make_dir(w->own, "bin");
-    make_dir(w->own, "lib");
-    put(w->tree, "usr/bin/llama-server", "#!/bin/sh\n", 0755);
-    put(w->tree, "usr/lib/x.so", "x", 0644);
-    put(w->models, "m.gguf", "model", 0644);
-    put(w->models, "sub/n.gguf", "model", 0644);
-    put(w->own, "bin/llama-server", "#!/bin/sh\necho ran: $0 \"$@\"; env; pwd\n", 0755);
+    store_aid_dir(w->top, "work");
+    store_aid_dir(w->tree, "usr/bin");
+    store_aid_dir(w->tree, "usr/lib/deep");
+    store_aid_dir(w->models, "sub");
+    store_aid_dir(w->own, "bin");
+    store_aid_dir(w->own, "lib");
+    store_aid_put(w->tree, "usr/bin/llama-server", "#!/bin/sh\n", 0755);
+    store_aid_put(w->tree, "usr/lib/x.so", "x", 0644);
+    store_aid_put(w->models, "m.gguf", "model", 0644);
+    store_aid_put(w->models, "sub/n.gguf", "model", 0644);
+    store_aid_put(w->own, "bin/llama-server", "#!/bin/sh\necho ran: $0 \"$@\"; env; pwd\n", 0755);
     char link[STORE_PATH_MAX];
     assert_int_equal(store_pathf(link, NULL, "%s/lib", w->tree), 0);
     assert_int_equal(symlink("usr/lib", link), 0);
@@ -337,7 +319,7 @@ static void runs(void **state)
     buf_release(&info);
     store_launch_release(&l);
     /* a program that does not start is an error in every form */
-    put(w->own, "bin/llama-server", "#!/bin/sh\necho no such card >&2; exit 9\n", 0755);
+    store_aid_put(w->own, "bin/llama-server", "#!/bin/sh\necho no such card >&2; exit 9\n", 0755);
     assert_int_equal(store_confine_probe(w->store, &w->rt, &form, &err), -EIO);
     assert_non_null(strstr(err.text, "exit 9"));
     assert_non_null(strstr(err.text, "no such card"));
