@@ -22,3 +22,13 @@ run_split() {
 	output=$("$@" 2>"$scratch/stderr") && status=0 || status=$?
 	errors=$(cat "$scratch/stderr")
 }
+
+# wait_for SECONDS COMMAND...: until it succeeds
+wait_for() {
+	local until=$((SECONDS + $1))
+	shift
+	until "$@"; do
+		[ "$SECONDS" -lt "$until" ] || return 1
+		sleep 0.05
+	done
+}

@@ -48,15 +48,6 @@ stream() {
 
 state() { "$BERTH" status --json -f "$fleet" | jq -r --arg s "$1" '.services[] | select(.name == $s) | .state'; }
 
-wait_for() {
-	local until=$((SECONDS + $1))
-	shift
-	until "$@"; do
-		[ "$SECONDS" -lt "$until" ] || return 1
-		sleep 0.05
-	done
-}
-
 is_state() { [ "$(state "$1")" = "$2" ]; }
 
 @test "nothing runs before it is asked for; two models take turns, every request is answered" {

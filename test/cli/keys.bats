@@ -42,15 +42,6 @@ absent() { if grep "$@"; then return 1; fi; }
 
 chat() { code "$url/v1/chat/completions" -d "{\"model\":\"${model:-a}\",\"messages\":[]}" "$@"; }
 
-wait_for() {
-	local until=$((SECONDS + $1))
-	shift
-	until "$@"; do
-		[ "$SECONDS" -lt "$until" ] || return 1
-		sleep 0.05
-	done
-}
-
 @test "a key is shown once, its file is private and has no secret; list and remove" {
 	write_fleet
 	run_split "$BERTH" key -f "$fleet" --models a --concurrency 2 --rate 60 add alice
