@@ -98,10 +98,11 @@ struct run_handover {
     int pidfd, engine_pidfd, info_fd, log_fd; /* -1 none; the first two may be the same */
     uint64_t generation, restarts, since_ms, ready_ms, took_ms;
     bool start; /* it was about to be started again */
+    struct str failed; /* it has failed, and why; ptr NULL: it has not */
 };
 /* -EAGAIN: it is being started or stopped. */
 int run_hand_over(const struct run_service *s, struct run_handover *ret) BASE_MUST_USE;
-/* A fresh service takes the process, ready as it was; on_state is not called. Owns the descriptors, also on failure. */
+/* A fresh service takes the process, ready as it was, or is failed as it was; on_state is not called. Owns the descriptors, also on failure. */
 int run_take_over(struct run_service *s, const struct run_handover *h, struct err *err) BASE_MUST_USE;
 
 /* ---- processes that a killed berth left -------------------------------------------------------------------------- */

@@ -14,7 +14,10 @@ int run_hand_over(const struct run_service *s, struct run_handover *ret)
     *ret = (struct run_handover){.pidfd = -1, .engine_pidfd = -1, .info_fd = -1, .log_fd = -1, .generation = s->generation, .restarts = s->restarts};
     switch (s->state) {
     case RUN_ABSENT:
+        return 0;
     case RUN_FAILED:
+        ret->since_ms = s->since_ms;
+        ret->failed = s->error.len ? buf_str(&s->error) : STR("it failed");
         return 0;
     case RUN_STARTING:
         ret->start = true;
@@ -54,6 +57,13 @@ int run_take_over(struct run_service *s, const struct run_handover *h, struct er
 {
     s->generation = h->generation;
     s->restarts = h->restarts;
+    if (h->failed.ptr) {
+        s->state = RUN_FAILED;
+        s->since_ms = h->since_ms;
+        buf_clear(&s->error);
+        buf_add_str(&s->error, h->failed);
+        return buf_status(&s->error) < 0 ? err_nomem(err) : 0;
+    }
     if (h->pid <= 0)
         return 0;
     s->proc = (struct os_proc){.pid = h->pid, .pidfd = h->pidfd};

@@ -67,6 +67,8 @@ static int put_service(struct json_out *o, const struct up_service *s, struct ke
     json_out_u64(o, "ready_ms", h.ready_ms);
     json_out_u64(o, "took_ms", h.took_ms);
     json_out_bool(o, "start", h.start);
+    if (h.failed.ptr)
+        json_out_str(o, "failed", h.failed);
     json_out_bool(o, "drained", s->drained);
     json_out_end(o);
     return 0;
@@ -287,6 +289,7 @@ static bool read_handover(json_val v, struct run_handover *h)
               get_fd(v, "pidfd", &h->pidfd) && get_fd(v, "engine_pidfd", &h->engine_pidfd) && get_fd(v, "info_fd", &h->info_fd) && get_fd(v, "log_fd", &h->log_fd);
     h->pid = (pid_t)pid;
     h->engine_pid = (pid_t)engine;
+    (void)json_str(json_get(v, "failed"), &h->failed); /* there when it has failed */
     return ok && (pid == 0 || h->pidfd >= 0);
 }
 

@@ -127,6 +127,24 @@ replace_copy() { # FILE
 	[ "$(curl -sS -o /dev/null -w '%{http_code}' "$url/props?model=a")" = 404 ] # the engine's own
 }
 
+@test "a service that has failed is failed afterwards, and says why" {
+	ports 1
+	cp "$aids/fake_engine" "$scratch/engine"
+	chmod 755 "$scratch" "$scratch/engine" # its account must reach it
+	start_copy "a: {runtime: sys, port: ${port[0]}, identity: /v1/models, command: [$scratch/engine, --port, '{port}', --name, a]}"
+	printf '#!/bin/sh\nexit 3\n' >"$scratch/engine.new"
+	chmod 755 "$scratch/engine.new"
+	mv "$scratch/engine.new" "$scratch/engine"
+	run_split "$BERTH" restart a -f "$fleet"
+	wait_status '.services[0].state' failed
+	why=$(status_of '.services[0].error')
+	[[ $why == *"exit 3"* ]]
+	run_split "$BERTH" upgrade -f "$fleet"
+	[ "$status" -eq 0 ]
+	[ "$(status_of '.upgrades, .services[0].state' | tr '\n' ' ')" = '1 failed ' ]
+	[ "$(status_of '.services[0].error')" = "$why" ]
+}
+
 @test "the state is refused when it is not understood" {
 	run_split "$BERTH" _up
 	[ "$status" -eq 2 ]
