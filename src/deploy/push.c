@@ -202,6 +202,8 @@ static int find_parts(struct parts *p, struct err *err)
     if (n < 0 || (size_t)n >= sizeof program)
         return err_sys(err, n < 0 ? -errno : -ENAMETOOLONG, "cannot tell where berth is");
     program[n] = '\0';
+    if (!bundle && access(program, R_OK) < 0) /* replaced meanwhile; what runs is what goes, and not only we open it */
+        snprintf(program, sizeof program, "/proc/%d/exe", (int)getpid());
     add_part(p, program, "berth");
     (void)dl_iterate_phdr(add_library, p);
     return p->failed ? err_sys(err, p->failed, "cannot list berth's libraries") : 0;

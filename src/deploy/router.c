@@ -195,12 +195,9 @@ static bool accepts(struct deploy *d)
     return berth(d, "_router", "state", &out, NULL) == 0 && str_starts(buf_str(&out), STR("0 "));
 }
 
-static int prove(struct deploy *d, const struct deploy_item *i, struct err *err)
+static int wait_accepting(struct deploy *d, const struct deploy_item *i, struct err *err)
 {
-    const struct fleet_router *o = &d->fleet->router;
     struct deploy_unit u;
-    struct os_owner owner;
-    event_say(d->sink, EVENT_INFO, i->service, "is being proven");
     for (unsigned waited = 0; !accepts(d); waited += STEP_MS) {
         const struct timespec t = {.tv_nsec = STEP_MS * 1000000L};
         int r = deploy_show(d, i->unit, &u, err);
@@ -212,6 +209,17 @@ static int prove(struct deploy *d, const struct deploy_item *i, struct err *err)
             return err_set(err, -EIO, "it does not accept; 'journalctl -u %s' says why", i->unit);
         (void)nanosleep(&t, NULL);
     }
+    return 0;
+}
+
+static int prove(struct deploy *d, const struct deploy_item *i, struct err *err)
+{
+    const struct fleet_router *o = &d->fleet->router;
+    struct os_owner owner;
+    event_say(d->sink, EVENT_INFO, i->service, "is being proven");
+    int r = wait_accepting(d, i, err);
+    if (r < 0)
+        return r;
     if (o->socket || !o->port || os_port_owner(o->port, &owner) < 0 || owner.pid <= 0 || deploy_belongs(owner.pid, i->unit))
         return 0;
     return err_set(err, -EADDRINUSE, "what answers on port %u is %s (pid %d), which is not of unit '%s'", o->port, owner.name, (int)owner.pid, i->unit);
@@ -238,8 +246,11 @@ int deploy_front_bring(struct deploy *d, const struct deploy_item *i, const char
     r = put_files(d, d->yaml, d->lock, err);
     if (r == 0)
         r = i->action == DEPLOY_RELOAD ? berth(d, "reload", NULL, NULL, err) : restart(d, i, stamp, err);
-    if (r == 0 && i->action == DEPLOY_RELOAD && d->front.other_build)
-        r = berth(d, "upgrade", NULL, NULL, err);
+    if (r == 0 && i->action == DEPLOY_RELOAD && d->front.other_build) {
+        r = wait_accepting(d, i, err); /* a new address is served in a moment, and only then another build can take over */
+        if (r == 0)
+            r = berth(d, "upgrade", NULL, NULL, err);
+    }
     return r == 0 ? prove(d, i, err) : r;
 }
 

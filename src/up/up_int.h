@@ -342,6 +342,9 @@ int up_resume_fd(const struct up *u, const char *key);
 size_t up_resume_sockets(struct up *u); /* into the router's; how many */
 int up_resume_service(struct up_service *s, struct err *err) BASE_MUST_USE;
 int up_resume_router(struct up *u, struct err *err) BASE_MUST_USE;
+/* What was in force, when its files cannot be used in this moment, which *err says; -ENOENT: nothing was, and *err is as it was. */
+int up_resume_pair(struct up *u, struct err *err) BASE_MUST_USE;
+int up_resume_keys(struct up *u, struct err *err) BASE_MUST_USE;
 json_val up_resume_watch(const struct up *u, const char *name); /* NULL: nothing */
 void up_resume_done(struct up *u);
 /* up.c: goes on with it; owns of and state. The value is the exit code. */

@@ -217,9 +217,10 @@ static int bind_router(struct up *u, struct err *err)
     if (!u->router.wanted)
         return 0;
     int rc = proxy_tls_read(u->fleet, &u->router.pair, err);
-    if (rc == 0)
-        rc = up_keys_load(u, err);
-    if (rc < 0)
+    if (rc < 0 && up_resume_pair(u, err) < 0)
+        return rc;
+    rc = up_keys_load(u, err);
+    if (rc < 0 && up_resume_keys(u, err) < 0)
         return rc;
     u->router.n_listen = u->upgrade.state ? up_resume_sockets(u) : 0;
     if (u->router.n_listen > 0)

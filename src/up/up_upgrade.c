@@ -81,6 +81,10 @@ static int put_router(struct json_out *o, const struct up *u, struct kept *k, st
     json_out_obj(o, "router");
     json_out_bool(o, "passed", r->passed);
     json_out_u64(o, "restarts", r->restarts);
+    json_out_str(o, "certificate", buf_str(&r->pair.certificate));
+    json_out_str(o, "certificate_key", buf_str(&r->pair.key));
+    json_out_str(o, "keys", buf_str(&u->keys.text));
+    json_out_cstr(o, "own_key", u->keys.own);
     json_out_arr(o, "listen");
     for (size_t i = 0; i < r->n_listen; i++)
         put_fd(o, NULL, r->listen_fds[i], k);
@@ -154,6 +158,7 @@ static int write_state(const struct up *u, struct kept *k, struct err *err)
     if (fd < 0)
         return err_sys(err, -errno, "cannot make a memfd");
     rc = os_write_all(fd, b.ptr, b.len, err);
+    explicit_bzero(b.ptr, b.cap); /* a certificate's key is in it */
     if (rc == 0 && lseek(fd, 0, SEEK_SET) < 0)
         rc = err_sys(err, -errno, "cannot rewind the state");
     if (rc < 0) {
@@ -373,6 +378,45 @@ size_t up_resume_sockets(struct up *u)
     return n;
 }
 
+static int take_text(const struct up *u, const char *key, struct buf *ret, struct err *err)
+{
+    struct str text;
+    if (!json_str(json_get(json_get(json_root(u->upgrade.state), "router"), key), &text) || text.len == 0)
+        return -ENOENT;
+    buf_add_str(ret, text);
+    return buf_status(ret) < 0 ? err_nomem(err) : 0;
+}
+
+int up_resume_pair(struct up *u, struct err *err)
+{
+    struct proxy_pair p = {.certificate = BUF_INIT(NET_PEM_MAX), .key = BUF_INIT(NET_PEM_MAX)};
+    int rc = take_text(u, "certificate", &p.certificate, err);
+    if (rc == 0)
+        rc = take_text(u, "certificate_key", &p.key, err);
+    if (rc < 0) {
+        proxy_pair_release(&p);
+        return rc;
+    }
+    up_say(u, EVENT_WARN, "router", "the certificate stays as it was: %s", err->text);
+    u->router.pair = p;
+    return 0;
+}
+
+int up_resume_keys(struct up *u, struct err *err)
+{
+    struct str own;
+    base_autobuf struct buf text = BUF_INIT(STATE_MAX);
+    int rc = take_text(u, "keys", &text, err);
+    if (rc < 0)
+        return rc;
+    u->keys.text = text;
+    text = BUF_INIT(STATE_MAX);
+    if (json_str(json_get(json_get(json_root(u->upgrade.state), "router"), "own_key"), &own))
+        snprintf(u->keys.own, sizeof u->keys.own, STR_FMT, STR_ARG(own));
+    up_say(u, EVENT_WARN, "router", "the keys stay as they were: %s", err->text);
+    return 0;
+}
+
 void up_resume_done(struct up *u)
 {
     sigset_t signals;
@@ -390,6 +434,8 @@ static int read_state(int fd, struct json **ret, struct err *err)
     int rc = os_read_all(fd, &b, err);
     if (rc == 0)
         rc = json_parse(buf_str(&b), ret, err);
+    if (b.ptr)
+        explicit_bzero(b.ptr, b.cap);
     return rc;
 }
 

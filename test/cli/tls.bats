@@ -112,3 +112,25 @@ teardown() {
 	[[ $errors == *"something that is no socket is there; remove it, or choose another path"* ]]
 	[ "$(cat "$scratch/router.sock")" = kept ]
 }
+
+@test "another build takes over while certificate and keys are being replaced: what was in force stays, until the files can be used" {
+	pair one
+	pair two
+	write_fleet "{listen: '127.0.0.1:0', keys-file: keys, tls: {certificate: one.pem, key: one.key}}"
+	secret=$("$BERTH" key add -f "$fleet" tester 2>/dev/null)
+	route
+	ask=(curl -sS -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $secret")
+	cp "$scratch/keys" "$scratch/keys.whole"
+	cp "$scratch/two.key" "$scratch/one.key" # half of the pair
+	echo 'tester sha256:12' >"$scratch/keys"
+	"$BERTH" upgrade -f "$fleet"
+	[ "$("${ask[@]}" --cacert "$scratch/one.pem" "$url/v1/models")" = 200 ]
+	[ "$(curl -sS -o /dev/null -w '%{http_code}' --cacert "$scratch/one.pem" "$url/v1/models")" = 401 ]
+	grep -q 'the certificate stays as it was: ' "$scratch/err"
+	grep -q 'the keys stay as they were: ' "$scratch/err"
+	cp "$scratch/two.pem" "$scratch/one.pem"
+	cp "$scratch/keys.whole" "$scratch/keys"
+	"$BERTH" reload -f "$fleet"
+	[ "$("${ask[@]}" --cacert "$scratch/two.pem" "$url/v1/models")" = 200 ]
+	stop
+}

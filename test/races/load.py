@@ -212,7 +212,6 @@ class Owner:
 
     def __init__(self, fleet, load):
         self.fleet, self.load = fleet, load
-        self.files = asyncio.Lock()  # certificate and key are two files: who takes over must not find one of each pair
 
     async def kill(self):
         status = await self.fleet.status()
@@ -227,8 +226,7 @@ class Owner:
         self.load.count("SIGHUPs")
 
     async def certificate(self):
-        async with self.files:
-            self.fleet.pair()
+        self.fleet.pair()
         code, _, err = await self.fleet.run("reload")
         if code != 0:
             raise Failed(f"berth reload: {err}")
@@ -236,8 +234,7 @@ class Owner:
 
     async def upgrade(self):
         self.fleet.install()
-        async with self.files:
-            code, _, err = await self.fleet.run("upgrade")
+        code, _, err = await self.fleet.run("upgrade")
         self.load.count("upgrades" if code == 0 else "upgrades put off")
         if code != 0 and "nothing has changed" not in err and "does not say that another one" not in err:  # a service began to start meanwhile: the log says so
             raise Failed(f"berth upgrade: {err}")
