@@ -127,7 +127,7 @@ test-programs: all $(UNIT) $(FUZZ) $(AIDS) $(BUILD)/fit-observer.so $(BUILD)/cra
 
 # What threads work in.
 RACES := net net_resolve net_tls hub proxy_file proxy_join proxy_lanes proxy_worker
-races-programs: $(BUILD)/berth $(BUILD)/aids/fake_engine $(RACES:%=$(BUILD)/test/test_%)
+races-programs: $(BUILD)/berth $(BUILD)/aids/fake_engine $(BUILD)/aids/fake_hub $(RACES:%=$(BUILD)/test/test_%)
 
 deps:
 	@tools/deps build
