@@ -57,11 +57,11 @@ static int bring(const struct deploy_request *q, const struct os_dirs *dirs, con
     int fd = r = deploy_hold(dirs, f->name, err);
     if (fd >= 0)
         r = deploy_take_in(dirs, f->name, q->fleet_path, ret_path, err);
-    if (r >= 0 && ret_path->len) { /* its lock and what its paths lead to have moved with it */
+    if (r == 0 && !str_eq_c(buf_str(ret_path), q->fleet_path)) { /* its lock and what its paths lead to have moved with it */
         f = fleet_free(f);
         r = fleet_load(ret_path->ptr, &options, &f, err);
     }
-    if (r >= 0) {
+    if (r == 0) {
         make_runtimes(f, dirs, sink);
         r = deploy_fetch(f) == CMD_OK ? 0 : err_set(err, -EIO, "not all files of its models could be fetched, see above; nothing was touched, and what came is kept");
     }

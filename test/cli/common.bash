@@ -5,6 +5,8 @@
 
 # shellcheck source=test/aids/ports.bash
 source "${BASH_SOURCE[0]%/*}/../aids/ports.bash"
+# shellcheck source=test/aids/wait.bash
+source "${BASH_SOURCE[0]%/*}/../aids/wait.bash"
 
 setup() {
 	BERTH=${BERTH:-$PWD/build/berth}
@@ -23,12 +25,3 @@ run_split() {
 	errors=$(cat "$scratch/stderr")
 }
 
-# wait_for SECONDS COMMAND...: until it succeeds
-wait_for() {
-	local until=$((SECONDS + $1))
-	shift
-	until "$@"; do
-		[ "$SECONDS" -lt "$until" ] || return 1
-		sleep 0.05
-	done
-}

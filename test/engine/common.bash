@@ -6,6 +6,8 @@
 
 # shellcheck source=test/aids/ports.bash
 source "${BASH_SOURCE[0]%/*}/../aids/ports.bash"
+# shellcheck source=test/aids/wait.bash
+source "${BASH_SOURCE[0]%/*}/../aids/wait.bash"
 
 setup_file() {
 	export BERTH=${BERTH:-$PWD/build/berth} NO_COLOR=1
@@ -75,16 +77,6 @@ bring_up() {
 
 status_of() { # status_of SERVICE FIELD
 	"$BERTH" status --json -f "$fleet" 2>/dev/null | jq -r --arg s "$1" --arg f "$2" '.services[] | select(.name == $s) | .[$f]'
-}
-
-# wait_for SECONDS COMMAND...: until the command succeeds.
-wait_for() {
-	local until=$((SECONDS + $1))
-	shift
-	until "$@"; do
-		[ "$SECONDS" -lt "$until" ] || return 1
-		sleep 0.05
-	done
 }
 
 is_state() { [ "$(status_of "$1" state)" = "$2" ]; }

@@ -1142,16 +1142,24 @@ static void fetched_not(void **state)
     WAIT(&d.w, d.at[4].ended);
     assert_int_equal(g.n, 0);
 
+    /* the call's own limit is a time that has passed as well */
+    r = get(&d, "/");
+    r.timeout_ms = 30;
+    fetch(&g, &d, &r, 100, 5000);
+    WAIT(&d.w, g.n == 1);
+    assert_int_equal(g.fail.code, -ETIMEDOUT);
+    WAIT(&d.w, d.n_at > 5 && d.at[5].ended);
+
     /* freed with others under way */
-    fetch_arrives(&other, &d, 5, 100, 1000);
-    fetch_arrives(&g, &d, 6, 100, 1000);
+    fetch_arrives(&other, &d, 6, 100, 1000);
+    fetch_arrives(&g, &d, 7, 100, 1000);
     g.free_client = true;
-    raw_send(&d.at[6], "garbage\r\n");
+    raw_send(&d.at[7], "garbage\r\n");
     WAIT(&d.w, g.n == 1);
     assert_int_equal(g.fail.code, -EBADMSG);
     assert_non_null(strstr(g.fail.text, httpio_failure_text(HTTPIO_MALFORMED)));
     assert_null(strstr(strstr(g.fail.text, "malformed response") + 1, "malformed response"));
-    WAIT(&d.w, d.at[5].ended);
+    WAIT(&d.w, d.at[6].ended);
     assert_int_equal(other.n, 0);
     desk_close(&d);
 }
