@@ -73,9 +73,10 @@ void up_stop(struct up *u)
         up_say(u, EVENT_WARN, "", "stopping fleet '%s' before all of it was ready", u->fleet->name);
     if (!u->progress && !u->detached)
         u->progress = os_progress_new(STDERR_FILENO, &clk_system);
-    if (u->router.wanted && served)
+    if (u->router.wanted && served) {
+        up_router_tell(u); /* what is not up will not come: who waits for it hears so */
         up_router_drain(u, limit);
-    else {
+    } else {
         up_router_never(u);
         stop_services(u);
     }

@@ -154,8 +154,11 @@ const char *up_demand_why(const struct up_service *us, bool *ret_startable)
 {
     const struct up_demand *m = &us->up->demand;
     size_t i = unit_of(m, us);
-    *ret_startable = i != NONE && us->up->phase != UP_STOPPING && !us->drained && demand_startable(&m->d, i, now_ms(us->up));
-    return i != NONE && !*ret_startable && us->why[0] ? us->why : NULL;
+    bool stopping = us->up->phase == UP_STOPPING;
+    *ret_startable = i != NONE && !stopping && !us->drained && demand_startable(&m->d, i, now_ms(us->up));
+    if (i == NONE || *ret_startable)
+        return NULL;
+    return stopping ? "the fleet is being stopped" : us->why[0] ? us->why : NULL;
 }
 
 bool up_demand_idle(const struct up_service *us)

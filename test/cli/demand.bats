@@ -124,3 +124,21 @@ answers_a() { [ "$(ask a | jq -r .model)" = a ]; }
 	grep -q '^data: \[DONE\]' "$scratch/stream"
 	[ "$("$BERTH" status --json -f "$fleet" | jq '.services[0].starts')" = 1 ]
 }
+
+waiting() { [ "$(curl -sS --max-time 10 --unix-socket "$BERTH_RUN/demand/control.sock" http://berth/metrics | sed -n 's/^berth_router_waiting //p')" = "$1" ]; }
+
+@test "a stop does not wait for a load: who waits is told in its API's form" {
+	write_fleet ', --load, "3600000"' '' '' ''
+	bring_up
+	ask a -D "$scratch/head" >"$scratch/answer" &
+	curl -sSN --max-time 60 "http://127.0.0.1:$router_port/v1/messages" -d '{"model":"a","max_tokens":1,"stream":true,"messages":[]}' >"$scratch/stream" 2>/dev/null &
+	wait_for 20 waiting 2
+	wait_for 20 is_state a loading
+	timeout 25 "$BERTH" down -f "$fleet" # requests under way have 30 s
+	wait
+	grep -q '^HTTP/1.1 503 ' "$scratch/head"
+	grep -qi '^Retry-After: [0-9]' "$scratch/head"
+	[ "$(jq -r .error.message "$scratch/answer")" = "no replica of 'a' is ready: the fleet is being stopped" ]
+	[ "$(sed -n 's/^data: //p' "$scratch/stream" | tail -1 | jq -r '.type + " " + .error.type')" = "error overloaded_error" ] ||
+		[ "$(jq -r '.type + " " + .error.type' "$scratch/stream")" = "error overloaded_error" ]
+}
