@@ -38,16 +38,6 @@ static struct str shown_key(const struct http_head *head)
     return str_trim(v.len ? v : http_field_get(head, "api-key"));
 }
 
-bool proxy_guard_knows(struct proxy *p, const struct http_head *head, const struct proxy_config *c)
-{
-    if (!c || !c->keyed)
-        return true;
-    struct proxy_keys *k = keys_now(p);
-    bool known = k && proxy_keys_find(k, shown_key(head));
-    proxy_keys_unref(k);
-    return known;
-}
-
 const struct proxy_key *proxy_guard_shown(struct proxy *p, const struct http_head *head, const struct proxy_config *c, struct proxy_keys **ret_keys)
 {
     *ret_keys = c && c->keyed ? keys_now(p) : NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * What the router answers itself, beside health and the model list: one model, the calls by which clients of Ollama find out what is here, and a WebSocket that is not to be. Such clients then speak OpenAI's
+ * What the router answers itself: its health, the models, the calls by which clients of Ollama find out what is here, and a WebSocket that is not to be. Such clients then speak OpenAI's
  * API, which they are told when they do not.
  */
 #include <errno.h>
@@ -17,8 +17,8 @@ static bool any_ready(const struct proxy_config *c, const struct proxy_endpoint 
     return false;
 }
 
-/* Sends what was written; the exchange may be gone when it returns. */
-static void finish(struct httpio_exchange *x, const struct proxy_request *r, unsigned status, struct json_out *o)
+/* Sends what was written; the exchange may be gone when it returns. c and r as of proxy_answer. */
+static void finish(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_request *r, unsigned status, struct json_out *o)
 {
     base_autobuf struct buf body = BUF_INIT((size_t)2 * PROXY_CHANNEL_LINE_MAX);
     int rc = o ? json_out_finish(o, false, &body) : -ENOMEM;
@@ -26,10 +26,11 @@ static void finish(struct httpio_exchange *x, const struct proxy_request *r, uns
     if (rc < 0)
         httpio_abort(x);
     else
-        proxy_answer_json(x, NULL, r, status, buf_str(&body));
+        proxy_answer_json(x, c, r, status, buf_str(&body));
 }
 
-static void answer_error(struct httpio_exchange *x, const struct proxy_request *r, unsigned status, const char *text)
+/* In Ollama's shape. */
+static void answer_error(struct proxy_request *r, unsigned status, const char *text)
 {
     struct json_out *o = json_out_new();
     if (o) {
@@ -37,7 +38,7 @@ static void answer_error(struct httpio_exchange *x, const struct proxy_request *
         json_out_cstr(o, "error", text);
         json_out_end(o);
     }
-    finish(x, r, status, o);
+    finish(r->x, r->config, r, status, o);
 }
 
 /* ---- Ollama ------------------------------------------------------------------------------------------------ */
@@ -87,10 +88,10 @@ static void answer_tags(struct httpio_exchange *x, const struct proxy_config *c,
         json_out_end(o);
         json_out_end(o);
     }
-    finish(x, NULL, 200, o);
+    finish(x, c, NULL, 200, o);
 }
 
-static void answer_version(struct httpio_exchange *x)
+static void answer_version(struct httpio_exchange *x, const struct proxy_config *c)
 {
     struct json_out *o = json_out_new();
     if (o) {
@@ -98,7 +99,7 @@ static void answer_version(struct httpio_exchange *x)
         json_out_cstr(o, "version", BERTH_VERSION);
         json_out_end(o);
     }
-    finish(x, NULL, 200, o);
+    finish(x, c, NULL, 200, o);
 }
 
 static bool lists(const struct proxy_request *r, struct str name)
@@ -118,16 +119,16 @@ static void answer_show(struct proxy_request *r, int found, struct str model)
     struct str body = proxy_body_text(&r->body);
     size_t off, len;
     bool known = false;
-    if (found)
+    if (found) {
         known = found == 1 && lists(r, model);
-    else if (body.len <= PROXY_BODY_SMALL && proxy_body_reach(&r->body, body) == 0 && json_scan_member(body, "name", &off, &len, NULL) == 0)
+    } else if (body.len <= PROXY_BODY_SMALL && proxy_body_reach(&r->body, body) == 0 && json_scan_member(body, "name", &off, &len, NULL) == 0) {
         known = json_scan_string((struct str){body.ptr + off, len}, &name, NULL) == 0 && lists(r, buf_str(&name));
-    else {
-        answer_error(r->x, r, 400, "set \"model\" to a model's name; GET /api/tags lists them");
+    } else {
+        answer_error(r, 400, "set \"model\" to a model's name; GET /api/tags lists them");
         return;
     }
     if (!known) {
-        answer_error(r->x, r, 404, "this model is not served here; GET /api/tags lists those that are");
+        answer_error(r, 404, "this model is not served here; GET /api/tags lists those that are");
         return;
     }
     struct json_out *o = json_out_new();
@@ -145,7 +146,7 @@ static void answer_show(struct proxy_request *r, int found, struct str model)
         json_out_end(o);
         json_out_end(o);
     }
-    finish(r->x, r, 200, o);
+    finish(r->x, r->config, r, 200, o);
 }
 
 static bool is_show(const struct http_head *head)
@@ -168,60 +169,106 @@ bool proxy_own_refuse(struct proxy_request *r)
     if (!str_starts(http_target_path(head->target), STR("/api/")) || is_show(head))
         return false;
     r->status = 404;
-    answer_error(r->x, r, 404, "this is not Ollama: ask POST /v1/chat/completions, /v1/completions, /v1/embeddings or /v1/responses (OpenAI), or /v1/messages (Anthropic)");
+    answer_error(r, 404, "this is not Ollama: ask POST /v1/chat/completions, /v1/completions, /v1/embeddings or /v1/responses (OpenAI), or /v1/messages (Anthropic)");
     return true;
 }
 
 /* ---- without a body ------------------------------------------------------------------------------------------- */
 
-static void answer_running(struct httpio_exchange *x)
+static void answer_health(struct httpio_exchange *x, const struct proxy_config *c)
 {
-    httpio_respond(x, 200, "text/plain; charset=utf-8", STR("berth is running\n"));
+    if (c && proxy_config_any_ready(c))
+        proxy_answer_json(x, c, NULL, 200, STR("{\"status\":\"ok\"}"));
+    else
+        proxy_answer_error(x, c, NULL, PLACE_OTHER, 503, STR("no replica is ready"));
 }
 
-/* A client that may use WebSockets goes back to plain HTTP at once when this is the answer; others make it ask again and again. */
-static void answer_no_upgrade(struct httpio_exchange *x, enum place_dialect d)
+static void write_model(struct json_out *o, struct str name)
 {
-    base_autobuf struct buf body = BUF_INIT(4096);
-    if (dialect_error_body(d, 426, STR("there are no WebSockets here: send the request by POST over HTTP"), &body) < 0)
-        httpio_abort(x);
-    else
-        proxy_answer_json(x, NULL, NULL, 426, buf_str(&body));
+    json_out_obj(o, NULL);
+    json_out_str(o, "id", name);
+    json_out_cstr(o, "object", "model");
+    json_out_u64(o, "created", 0);
+    json_out_cstr(o, "owned_by", "berth");
+    json_out_end(o);
+}
+
+static void answer_models(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_key *key)
+{
+    struct json_out *o = json_out_new();
+    if (o) {
+        json_out_obj(o, NULL);
+        json_out_cstr(o, "object", "list");
+        json_out_arr(o, "data");
+        for (size_t i = 0; c && i < c->n_endpoints; i++) {
+            const struct proxy_endpoint *e = &c->endpoints[i];
+            if (!proxy_own_lists(key, e))
+                continue;
+            write_model(o, str_of(e->name));
+            for (size_t k = 0; k < e->n_aliases; k++)
+                write_model(o, str_of(e->aliases[k]));
+        }
+        json_out_end(o);
+        json_out_end(o);
+    }
+    finish(x, c, NULL, 200, o);
 }
 
 static void answer_model(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_key *key, struct str encoded)
 {
-    base_autobuf struct buf name = BUF_INIT(4096), body = BUF_INIT(8192);
+    base_autobuf struct buf name = BUF_INIT(4096);
     proxy_decode(encoded, false, &name);
     const struct proxy_endpoint *e = buf_status(&name) == 0 && c ? proxy_config_find(c, buf_str(&name)) : NULL;
-    if (e && proxy_own_lists(key, e)) {
-        struct json_out *o = json_out_new();
-        if (o)
-            proxy_write_model(o, buf_str(&name));
-        finish(x, NULL, 200, o);
-    } else if (dialect_error_body(PLACE_OTHER, 404, STR("this model is not served here; GET /v1/models lists those that are"), &body) < 0) {
-        httpio_abort(x);
-    } else {
-        proxy_answer_json(x, c, NULL, 404, buf_str(&body));
+    if (!e || !proxy_own_lists(key, e)) {
+        proxy_answer_error(x, c, NULL, PLACE_OTHER, 404, STR("this model is not served here; GET /v1/models lists those that are"));
+        return;
     }
+    struct json_out *o = json_out_new();
+    if (o)
+        write_model(o, buf_str(&name));
+    finish(x, c, NULL, 200, o);
 }
 
-bool proxy_own(struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c, const struct proxy_key *key)
+/* A client that may use WebSockets goes back to plain HTTP at once when this is the answer; others make it ask again and again. */
+static void answer_no_upgrade(struct httpio_exchange *x, const struct proxy_config *c, enum place_dialect d)
+{
+    proxy_answer_error(x, c, NULL, d, 426, STR("there are no WebSockets here: send the request by POST over HTTP"));
+}
+
+/* False: it is none of these. key as of proxy_own_lists. */
+static bool answer_get(struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c, const struct proxy_key *key)
 {
     static const struct str one = {"/v1/models/", 11};
-    bool get = str_eq_c(head->method, "GET") || str_eq_c(head->method, "HEAD");
     struct str path = http_target_path(head->target);
-    if (get && http_field_has(head, "upgrade", "websocket"))
-        answer_no_upgrade(x, place_dialect_of(STR("POST"), path));
-    else if (get && str_eq_c(head->target, "/"))
-        answer_running(x);
-    else if (get && str_eq_c(path, "/api/version"))
-        answer_version(x);
-    else if (get && (str_eq_c(path, "/api/tags") || str_eq_c(path, "/api/ps")))
+    if (http_field_has(head, "upgrade", "websocket"))
+        answer_no_upgrade(x, c, place_dialect_of(STR("POST"), path));
+    else if (str_eq_c(head->target, "/"))
+        proxy_answer(x, c, NULL, 200, "text/plain; charset=utf-8", STR("berth is running\n"));
+    else if (str_eq_c(path, "/v1/models") || str_eq_c(path, "/models"))
+        answer_models(x, c, key);
+    else if (str_eq_c(path, "/api/version"))
+        answer_version(x, c);
+    else if (str_eq_c(path, "/api/tags") || str_eq_c(path, "/api/ps"))
         answer_tags(x, c, key, str_eq_c(path, "/api/ps"));
-    else if (get && str_starts(path, one) && path.len > one.len)
+    else if (str_starts(path, one) && path.len > one.len)
         answer_model(x, c, key, (struct str){path.ptr + one.len, path.len - one.len});
     else
         return false;
     return true;
+}
+
+bool proxy_own(struct proxy *p, struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c)
+{
+    struct proxy_keys *keys;
+    if (!str_eq_c(head->method, "GET") && !str_eq_c(head->method, "HEAD"))
+        return false;
+    if (str_eq_c(http_target_path(head->target), "/health")) {
+        answer_health(x, c);
+        return true;
+    }
+    const struct proxy_key *key = proxy_guard_shown(p, head, c, &keys);
+    bool known = key || !c || !c->keyed; /* who is not known is refused as any other, counted and logged */
+    bool own = known && answer_get(x, head, c, key);
+    proxy_keys_unref(keys);
+    return own;
 }

@@ -34,9 +34,10 @@
  */
 #pragma once
 
-#include <conf/conf.h>
 #include <pthread.h>
 #include <stdatomic.h>
+
+#include <conf/conf.h>
 #include <httpio/httpio.h>
 #include <metrics/metrics.h>
 
@@ -297,8 +298,6 @@ struct proxy_use {
     double tokens; /* requests that may come at once */
 };
 #define PROXY_GUARD_UNKNOWN "a key is needed: 'Authorization: Bearer KEY' or 'x-api-key: KEY', and the one shown, if any, is not known"
-/* Whether the request shows a key, when one is needed. */
-bool proxy_guard_knows(struct proxy *p, const struct http_head *head, const struct proxy_config *c);
 /* The key that it shows, which lives until *ret_keys is given back with proxy_keys_unref; NULL: none is needed, or none is known. */
 const struct proxy_key *proxy_guard_shown(struct proxy *p, const struct http_head *head, const struct proxy_config *c, struct proxy_keys **ret_keys);
 /* Whether a field of a request is for us alone. */
@@ -464,10 +463,10 @@ extern const struct httpio_server_ops proxy_server_ops; /* ctx is the lane */
 
 /* Answers with an error of ours, in a stream that has begun as its last event. The request may be gone when it returns. */
 void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fmt, ...) BASE_PRINTF(3, 4);
-/* Sends a whole JSON answer; the exchange may be gone when it returns. r NULL: what was asked for is no request to a model. */
+/* Sends a whole answer of ours; the exchange may be gone when it returns. c NULL: there is none yet. r NULL: what was asked for is no request to a model. */
+void proxy_answer(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_request *r, unsigned status, const char *type, struct str body);
 void proxy_answer_json(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_request *r, unsigned status, struct str body);
-/* A model as OpenAI's API lists it. */
-void proxy_write_model(struct json_out *o, struct str name);
+void proxy_answer_error(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_request *r, enum place_dialect d, unsigned status, struct str message);
 /* Takes %XX, and with plus "+" for a space, from a target's part. */
 void proxy_decode(struct str value, bool plus, struct buf *out);
 /* Ends it because who runs the router says so. The request may be gone when it returns. */
@@ -481,8 +480,8 @@ void proxy_request_drop_body(struct proxy_request *r);
 
 /* ---- own.c --------------------------------------------------------------------------------------------------- */
 
-/* Answers what is asked of the router itself, without a body. False: it is none of it. c may be NULL. key: whose models are told of; NULL: all. */
-bool proxy_own(struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c, const struct proxy_key *key);
+/* Answers what is asked of the router itself, without a body: its health everybody, all else who shows a key that is known, when one is needed. False: it is nothing of that, or may not be answered. c may be NULL. */
+bool proxy_own(struct proxy *p, struct httpio_exchange *x, const struct http_head *head, const struct proxy_config *c);
 /* Whether a list for that key (NULL: for everybody) has the endpoint. */
 bool proxy_own_lists(const struct proxy_key *key, const struct proxy_endpoint *e);
 /* What can be said without the body of one that may have one: there is no such call. True: it is answered, and the request may be gone. */

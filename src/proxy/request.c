@@ -9,12 +9,12 @@
 
 /* ---- answers of our own --------------------------------------------------------------------------------------- */
 
-void proxy_answer_json(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_request *r, unsigned status, struct str body)
+void proxy_answer(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_request *r, unsigned status, const char *type, struct str body)
 {
     struct http_field fields[5 + PROXY_CORS_FIELDS];
     char number[24], position[24], retry[16];
-    size_t n = proxy_cors_fields(r ? r->config : c, httpio_exchange_head(x), fields);
-    fields[n++] = HTTPIO_FIELD(STR("Content-Type"), STR("application/json; charset=utf-8"));
+    size_t n = proxy_cors_fields(c, httpio_exchange_head(x), fields);
+    fields[n++] = HTTPIO_FIELD(STR("Content-Type"), str_of(type));
     if (status == 503)
         fields[n++] = HTTPIO_FIELD(STR("Retry-After"), STR(PROXY_RETRY_AFTER));
     if (status == 401)
@@ -39,13 +39,18 @@ void proxy_answer_json(struct httpio_exchange *x, const struct proxy_config *c, 
     httpio_end(x);
 }
 
-static void answer_error(struct httpio_exchange *x, const struct proxy_request *r, enum place_dialect d, unsigned status, struct str message)
+void proxy_answer_json(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_request *r, unsigned status, struct str body)
+{
+    proxy_answer(x, c, r, status, "application/json; charset=utf-8", body);
+}
+
+void proxy_answer_error(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_request *r, enum place_dialect d, unsigned status, struct str message)
 {
     base_autobuf struct buf body = BUF_INIT(524288);
     if (dialect_error_body(d, status, message, &body) < 0)
         httpio_abort(x);
     else
-        proxy_answer_json(x, NULL, r, status, buf_str(&body));
+        proxy_answer_json(x, c, r, status, buf_str(&body));
 }
 
 /* The end of a stream that has begun without a replica's content. */
@@ -82,7 +87,7 @@ void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fm
     else if (begun)
         fail_stream(r, status, buf_str(&message));
     else
-        answer_error(r->x, r, r->dialect, status, buf_str(&message));
+        proxy_answer_error(r->x, r->config, r, r->dialect, status, buf_str(&message));
 }
 
 void proxy_request_cancel(struct proxy_request *r)
@@ -105,52 +110,6 @@ void proxy_request_cancel(struct proxy_request *r)
     /* a status that no client takes for a reason to ask again */
     proxy_request_fail(r, 410, "this request was cancelled by the operator");
     proxy_settle(lane, waiting);
-}
-
-static void answer_health(struct httpio_exchange *x, const struct proxy_config *c)
-{
-    if (c && proxy_config_any_ready(c))
-        proxy_answer_json(x, c, NULL, 200, STR("{\"status\":\"ok\"}"));
-    else
-        answer_error(x, NULL, PLACE_OTHER, 503, STR("no replica is ready"));
-}
-
-void proxy_write_model(struct json_out *o, struct str name)
-{
-    json_out_obj(o, NULL);
-    json_out_str(o, "id", name);
-    json_out_cstr(o, "object", "model");
-    json_out_u64(o, "created", 0);
-    json_out_cstr(o, "owned_by", "berth");
-    json_out_end(o);
-}
-
-static void answer_models(struct httpio_exchange *x, const struct proxy_config *c, const struct proxy_key *key)
-{
-    base_autobuf struct buf body = BUF_INIT((size_t)2 * PROXY_CHANNEL_LINE_MAX);
-    struct json_out *o = json_out_new();
-    int rc = o ? 0 : -ENOMEM;
-    if (o) {
-        json_out_obj(o, NULL);
-        json_out_cstr(o, "object", "list");
-        json_out_arr(o, "data");
-        for (size_t i = 0; c && i < c->n_endpoints; i++) {
-            const struct proxy_endpoint *e = &c->endpoints[i];
-            if (!proxy_own_lists(key, e))
-                continue;
-            proxy_write_model(o, str_of(e->name));
-            for (size_t k = 0; k < e->n_aliases; k++)
-                proxy_write_model(o, str_of(e->aliases[k]));
-        }
-        json_out_end(o);
-        json_out_end(o);
-        rc = json_out_finish(o, false, &body);
-        json_out_free(o);
-    }
-    if (rc < 0)
-        httpio_abort(x);
-    else
-        proxy_answer_json(x, c, NULL, 200, buf_str(&body));
 }
 
 /* ---- which endpoint ------------------------------------------------------------------------------------------------ */
@@ -341,28 +300,9 @@ static void take(struct proxy_lane *l, struct httpio_exchange *x, const struct h
 static void on_request(void *ctx, struct httpio_exchange *x, const struct http_head *head)
 {
     struct proxy_lane *l = ctx;
-    bool get = str_eq_c(head->method, "GET") || str_eq_c(head->method, "HEAD");
-    struct str path = http_target_path(head->target);
-    httpio_exchange_set(x, NULL);
     struct proxy_config *config = proxy_config_now(l->proxy);
-    if (proxy_cors_preflight(x, head, config)) {
-        proxy_config_unref(config);
-        return;
-    }
-    bool health = get && str_eq_c(path, "/health"), models = get && (str_eq_c(path, "/v1/models") || str_eq_c(path, "/models"));
-    if (!health && !proxy_guard_knows(l->proxy, head, config)) { /* counted and logged as any other */
-        take(l, x, head, config);
-        return;
-    }
-    struct proxy_keys *keys = NULL;
-    const struct proxy_key *key = get && !health ? proxy_guard_shown(l->proxy, head, config, &keys) : NULL;
-    if (health)
-        answer_health(x, config);
-    else if (models)
-        answer_models(x, config, key);
-    bool own = health || models || proxy_own(x, head, config, key);
-    proxy_keys_unref(keys);
-    if (own)
+    httpio_exchange_set(x, NULL);
+    if (proxy_cors_preflight(x, head, config) || proxy_own(l->proxy, x, head, config))
         proxy_config_unref(config);
     else
         take(l, x, head, config);

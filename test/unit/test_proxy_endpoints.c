@@ -353,10 +353,37 @@ static void no_websocket(void **state)
     client_release(&c);
 }
 
+/* A page that may ask can read whatever the router answers itself, errors too. */
+static void pages_read_own_answers(void **state)
+{
+    (void)state;
+    static const char *const origins[] = {"https://chat.example"};
+    static const struct {
+        const char *method, *target, *body;
+        unsigned status;
+    } cases[] = {
+        {"GET", "/health", "", 200}, {"GET", "/", "", 200}, {"GET", "/v1/models", "", 200}, {"GET", "/v1/models/m", "", 200}, {"GET", "/v1/models/none", "", 404},
+        {"GET", "/api/tags", "", 200}, {"GET", "/api/ps", "", 200}, {"GET", "/api/version", "", 200}, {"POST", "/api/show", "{\"model\":\"m\"}", 200},
+        {"POST", "/api/show", "{}", 400}, {"POST", "/api/chat", "", 404}, {"POST", "/v1/chat/completions", "{\"model\":\"none\"}", 404},
+    };
+    const struct http_field origin = HTTPIO_FIELD(STR("Origin"), STR("https://chat.example"));
+    struct client c;
+    rig_replicas(1, ECHO);
+    rig.proxy->config->cors = origins;
+    rig.proxy->config->n_cors = BASE_COUNT(origins);
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        call(&c, cases[i].method, cases[i].target, &origin, 1, str_of(cases[i].body));
+        if (c.status != cases[i].status || !has_line(&c.fields, "Access-Control-Allow-Origin: https://chat.example"))
+            fail_msg("%s %s: %u\n%s", cases[i].method, cases[i].target, c.status, c.fields.ptr);
+        client_release(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        RIG_TEST(json_endpoints), RIG_TEST(reading_endpoints), RIG_TEST(forms), RIG_TEST(fields_both_ways), RIG_TEST(key_of_a_replica), RIG_TEST(keys_of_clients), RIG_TEST(capacity_is_asked), RIG_TEST(refused_key), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket),
+        RIG_TEST(json_endpoints), RIG_TEST(reading_endpoints), RIG_TEST(forms), RIG_TEST(fields_both_ways), RIG_TEST(key_of_a_replica), RIG_TEST(keys_of_clients),
+        RIG_TEST(capacity_is_asked), RIG_TEST(refused_key), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket), RIG_TEST(pages_read_own_answers),
     };
     return cmocka_run_group_tests_name("proxy_endpoints", tests, NULL, NULL);
 }
