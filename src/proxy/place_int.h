@@ -213,6 +213,7 @@ struct sched_ticket {
     uint64_t continues;            /* key of the conversation's last turn, wherever it was; 0 none */
     uint64_t predicted;            /* tokens that should come from its cache */
     uint64_t entered_ms, started_ms, rank;
+    uint64_t offered_ms; /* when it first waited on for its conversation's replica though another had room; 0: it did not */
     uint64_t waited_ms; /* before earlier replicas */
     uint64_t place;                /* how many of its owner and flow waited before it */
     bool grouped;                  /* counted in its group */

@@ -13,7 +13,7 @@
 #define NEAR_COST 1.5   /* new conversations take turns among replicas whose cost is at most this much of the best */
 #define NONE SIZE_MAX
 
-typedef size_t policy_fn(const struct sched_ticket *t, uint64_t now, struct sched_choice *c);
+typedef size_t policy_fn(struct sched_ticket *t, uint64_t now, struct sched_choice *c);
 
 /* ---- who is better ------------------------------------------------------------------------------------------ */
 
@@ -72,14 +72,14 @@ static size_t cheapest(const struct sched_choice *c, bool free_only)
 
 /* ---- policies -------------------------------------------------------------------------------------------------- */
 
-static size_t take_turns(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+static size_t take_turns(struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
     (void)t, (void)now;
     c->decision = SCHED_TURN;
     return next_turn(c, 1e300);
 }
 
-static size_t take_least(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+static size_t take_least(struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
     (void)t, (void)now;
     c->decision = SCHED_LEAST;
@@ -96,20 +96,20 @@ static size_t stay_or(size_t other, struct sched_choice *c)
     return c->views[best].free ? best : NONE;
 }
 
-static size_t take_counter(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+static size_t take_counter(struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
     (void)t, (void)now;
     return stay_or(next_turn(c, 1e300), c);
 }
 
-static size_t take_sticky(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+static size_t take_sticky(struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
     (void)t, (void)now;
     return stay_or(least_loaded(c), c);
 }
 
 /* The highest of the hashes of conversation and replica: when one replica goes, only its conversations move. */
-static size_t take_hash(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+static size_t take_hash(struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
     (void)now;
     uint64_t key = t->hint ? t->hint : t->n_chain ? t->chain[0] : t->seq, best_hash = 0;
@@ -130,8 +130,9 @@ double sched_wait_ms(const struct sched_replica *r)
     return r->service_ms / (r->n_slots ? r->n_slots : 1);
 }
 
-/* A conversation whose replica is busy waits for it as long as that saves time, counted from when it came: then it is sent where there is room. */
-static size_t take_adaptive(const struct sched_ticket *t, uint64_t now, struct sched_choice *c)
+/* A conversation whose replica is busy waits for it as long as that saves time, counted from when it could first have gone elsewhere: then it is sent where there is room. What it waited while nobody had room
+ * says nothing for going elsewhere. */
+static size_t take_adaptive(struct sched_ticket *t, uint64_t now, struct sched_choice *c)
 {
     size_t home = cheapest(c, false), other = cheapest(c, true);
     if (best_match(c) == NONE) {
@@ -141,9 +142,11 @@ static size_t take_adaptive(const struct sched_ticket *t, uint64_t now, struct s
     c->decision = SCHED_AFFINE;
     if (other == NONE || c->views[home].free)
         return other == NONE ? NONE : other;
-    double saves = c->views[other].cost_ms - c->views[home].cost_ms, waited = (double)(now - t->entered_ms);
-    if (waited + sched_wait_ms(c->views[home].replica) < saves) {
-        c->due = t->entered_ms + (uint64_t)saves;
+    double saves = c->views[other].cost_ms - c->views[home].cost_ms;
+    uint64_t since = t->offered_ms ? t->offered_ms : now;
+    if ((double)(now - since) + sched_wait_ms(c->views[home].replica) < saves) {
+        t->offered_ms = since;
+        c->due = since + (uint64_t)saves;
         return NONE;
     }
     c->decision = SCHED_OVERFLOW;

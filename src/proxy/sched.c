@@ -160,6 +160,7 @@ int sched_enter(struct sched *s, struct sched_ticket *t, uint64_t now)
     if (again)
         t->waited_ms += t->started_ms - t->entered_ms;
     t->entered_ms = now;
+    t->offered_ms = 0;
     t->replica = NULL;
     t->state = SCHED_WAITING;
     t->grouped = t->group && t->leased && !again; /* who comes again has fewer candidates */
@@ -193,17 +194,27 @@ uint64_t sched_due(const struct sched *s)
  * that one would make everybody lose every time. All being away for about the same time, the one that comes back last is the one that has just left, unless one is overdue. */
 static uint32_t victim(const struct sched_replica *r, const struct sched_view *v, uint32_t oldest, uint32_t newest, uint64_t now)
 {
-    if (!v->match || v->in_slot || r->kept >= KEPT_IN_RAM || oldest == AFFINITY_NO_SLOT)
+    if (!v->match || v->in_slot || r->kept >= KEPT_IN_RAM || newest == AFFINITY_NO_SLOT)
         return oldest;
     double away = (double)(now - v->match->used_ms), idle = (double)(now - r->slots[oldest].used_ms);
     return idle > OVERDUE * away ? oldest : newest;
 }
 
-/* The slot that a ticket gets there; AFFINITY_NO_SLOT: the engine chooses. */
+/* Whether less is lost with slot a than with slot b: first with one that is held for nobody, then with the one that was left longer ago. */
+static bool is_lesser_loss(const struct sched_replica *r, uint32_t a, uint32_t b, uint64_t now)
+{
+    const struct sched_slot *x = &r->slots[a], *y = &r->slots[b];
+    bool x_held = x->hold_until_ms > now, y_held = y->hold_until_ms > now;
+    if (x_held != y_held)
+        return y_held;
+    return x->used_ms < y->used_ms;
+}
+
+/* The slot that a ticket gets there; AFFINITY_NO_SLOT: the engine chooses. A held one is for its conversation alone, unless there is no other: then it was asked for by who has waited too long. */
 static uint32_t pick_slot(const struct sched_ticket *t, const struct sched_view *v, uint64_t now)
 {
     const struct sched_replica *r = v->replica;
-    uint32_t empty = AFFINITY_NO_SLOT, oldest = AFFINITY_NO_SLOT, newest = AFFINITY_NO_SLOT;
+    uint32_t empty = AFFINITY_NO_SLOT, least = AFFINITY_NO_SLOT, newest = AFFINITY_NO_SLOT;
     if (!r->pins || t->pinned || !t->leased)
         return AFFINITY_NO_SLOT;
     for (uint32_t i = 0; i < r->n_slots; i++) {
@@ -212,19 +223,17 @@ static uint32_t pick_slot(const struct sched_ticket *t, const struct sched_view 
             continue;
         if (v->match && slot->key == v->match->key)
             return i;
-        if (slot->hold_until_ms > now)
-            continue;
         if (!slot->key) {
             empty = empty == AFFINITY_NO_SLOT ? i : empty;
             continue;
         }
-        if (oldest == AFFINITY_NO_SLOT || slot->used_ms < r->slots[oldest].used_ms)
-            oldest = i;
-        if (newest == AFFINITY_NO_SLOT || slot->used_ms >= r->slots[newest].used_ms)
+        if (least == AFFINITY_NO_SLOT || is_lesser_loss(r, i, least, now))
+            least = i;
+        if (slot->hold_until_ms <= now && (newest == AFFINITY_NO_SLOT || slot->used_ms >= r->slots[newest].used_ms))
             newest = i;
     }
     /* A request that names an empty slot is not given what the engine keeps in RAM of its conversation: only a new one may go there. */
-    return empty != AFFINITY_NO_SLOT && !v->match ? empty : victim(r, v, oldest, newest, now);
+    return empty != AFFINITY_NO_SLOT && !v->match ? empty : victim(r, v, least, newest, now);
 }
 
 /* What the choice was made from, for who asks later. */

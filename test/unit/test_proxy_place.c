@@ -364,6 +364,64 @@ static void waits_for_home_and_overflows(void **state)
     assert_int_equal(t[2].decision, SCHED_OVERFLOW);
 }
 
+/* While all are busy nobody can go elsewhere: only from then on is it counted how long a conversation waits for its own replica. */
+static void counts_its_wait_from_the_first_offer(void **state)
+{
+    (void)state;
+    replicas(2, 1);
+    go(turn(0, "adaptive", 2, 1, 1, 1000));
+    struct sched_replica *home = t[0].replica;
+    done(&t[0], 0);
+    reps[0].prefill_tps = reps[1].prefill_tps = 1000;
+    go(turn(1, "adaptive", 2, 1, 2, 1200));
+    assert_ptr_equal(t[1].replica, home);
+    go(turn(2, "adaptive", 2, 2, 1, 1000));
+    assert_ptr_not_equal(t[2].replica, home);
+    home->service_ms = 100;
+    assert_int_equal(sched_enter(sched, turn(3, "adaptive", 2, 1, 2, 1200), now), 0);
+    now += 5000; /* longer than its 1,000 tokens take to read */
+    assert_null(next());
+    done(&t[2], 0);
+    now += SCHED_HOLD_MAX_MS + 1;
+    assert_null(next()); /* the other one has room, its own will have soon */
+    uint64_t offered = now;
+    assert_true(sched_due(sched) > offered && sched_due(sched) <= offered + 1000);
+    now = sched_due(sched);
+    assert_ptr_equal(next(), &t[3]);
+    assert_ptr_not_equal(t[3].replica, home);
+    assert_int_equal(t[3].decision, SCHED_OVERFLOW);
+}
+
+/* Who has waited too long takes a held slot, and says which: the engine would choose by itself, and what is believed of both would be wrong. */
+static void starved_one_names_the_held_slot(void **state)
+{
+    (void)state;
+    replicas(1, 2);
+    reps[0].prefill_tps = 100;
+    go(turn(0, "adaptive", 1, 1, 1, 1000));
+    go(turn(1, "adaptive", 1, 2, 1, 1000));
+    uint32_t first = t[0].slot;
+    sched_proved(&t[0]);
+    assert_int_equal(sched_enter(sched, turn(2, "adaptive", 1, 3, 1, 1000), now), 0);
+    now += 10;
+    done(&t[0], 0);
+    now += 1;
+    done(&t[1], 0);
+    assert_null(next());
+    assert_true(reps[0].slots[0].hold_until_ms > now && reps[0].slots[1].hold_until_ms > now);
+    reps[0].service_ms = 1;
+    assert_ptr_equal(next(), &t[2]);
+    assert_int_equal(t[2].slot, first); /* left longer ago */
+    done(&t[2], 0);
+    /* whose slot it was knows that it is lost, the other one that it has its own */
+    go(turn(3, "adaptive", 1, 2, 2, 1200));
+    assert_int_equal(t[3].slot, t[1].slot);
+    assert_false(t[3].displaced);
+    now += SCHED_HOLD_MAX_MS + 1;
+    go(turn(4, "adaptive", 1, 1, 2, 1200));
+    assert_true(t[4].displaced);
+}
+
 static void generations_fence(void **state)
 {
     (void)state;
@@ -513,6 +571,8 @@ int main(void)
         SCHED_TEST(waits_add_up),
         SCHED_TEST(queue_ends_somewhere),
         SCHED_TEST(waits_for_home_and_overflows),
+        SCHED_TEST(counts_its_wait_from_the_first_offer),
+        SCHED_TEST(starved_one_names_the_held_slot),
         SCHED_TEST(generations_fence),
         SCHED_TEST(failures),
         SCHED_TEST(predictions_are_corrected),
