@@ -79,7 +79,7 @@ static uint64_t live_quotes(uint64_t quotes, uint64_t slashes, uint64_t *carry)
     return quotes & ~((even ^ sum << 1) & follows);
 }
 
-/* Within a long string: nothing before the next quote matters but the backslashes at its end. */
+/* Within a long string: nothing before the next quote matters but the backslashes at its end, which are walked over afterwards: who stands among them must not leap again and again. */
 static void leap(struct scan *s)
 {
     if (s->at >= s->text.len)
@@ -101,13 +101,13 @@ static bool skip_string(struct scan *s)
     s->at++;
     while (s->at < s->text.len) {
         const char *p = block_at(s, scratch);
-        uint64_t quotes = find_all(p, 0, '"'), live = live_quotes(quotes, find_all(p, 0, '\\'), &carry);
+        uint64_t quotes = find_all(p, 0, '"'), slashes = find_all(p, 0, '\\'), live = live_quotes(quotes, slashes, &carry);
         if (live) {
             s->at += (size_t)__builtin_ctzll(live) + 1;
             return true;
         }
         s->at += BLOCK;
-        if (!quotes && !carry)
+        if (!quotes && !slashes)
             leap(s);
     }
     return false;

@@ -260,6 +260,25 @@ static void test_blocks(void **state)
     }
 }
 
+/* Each byte is looked at a few times, whatever it is: walks whose cost grows with the square of these texts would take minutes. */
+static void test_long_texts_are_walked_once(void **state)
+{
+    (void)state;
+    static const char *const repeated[] = {"\\\\", "\\\"", "\\n", "x", "\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\\ ................................................................................"};
+    for (size_t i = 0; i < BASE_COUNT(repeated); i++)
+        for (unsigned nested = 0; nested < 2; nested++) {
+            base_autobuf struct buf text = BUF_INIT(16 << 20);
+            buf_add_c(&text, nested ? "{\"a\":[\"" : "{\"a\":\"");
+            while (text.len < 8 << 20)
+                buf_add_c(&text, repeated[i]);
+            buf_add_c(&text, nested ? "\"],\"model\":\"m\"}" : "\",\"model\":\"m\"}");
+            size_t off = 0, len = 0;
+            assert_int_equal(buf_status(&text), 0);
+            assert_int_equal(json_scan_member(buf_str(&text), "model", &off, &len, NULL), 0);
+            assert_int_equal(off, text.len - 4);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -273,6 +292,7 @@ int main(void)
         cmocka_unit_test(test_walk),
         cmocka_unit_test(test_walk_within),
         cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_long_texts_are_walked_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
