@@ -9,6 +9,10 @@
 #include <assert.h>
 #include <errno.h>
 
+/* tools/analyze.h has macros of the same names: here are the functions themselves. */
+#undef buf_add
+#undef buf_addf
+
 #define FIRST_CAP 64
 
 void buf_release(struct buf *b)

@@ -7,6 +7,9 @@
 
 #include <errno.h>
 
+/* tools/analyze.h has a macro of the same name: here is the function itself. */
+#undef str_find
+
 struct str str_of_u64(uint64_t n, char out[STR_U64])
 {
     size_t at = STR_U64;

@@ -130,10 +130,9 @@ static int remove_file(const char *path, struct err *err)
 /* The health check lies beside its quadlet. */
 static int put_health(struct deploy *d, const char *path, const char *text, struct err *err)
 {
-    size_t n = strlen(path) - strlen(".container");
-    const char *to = is_container(path) ? arena_printf(d->arena, "%.*s.health", (int)n, path) : NULL;
     if (!is_container(path))
         return 0;
+    const char *to = arena_printf(d->arena, "%.*s.health", (int)(strlen(path) - strlen(".container")), path);
     if (!to)
         return err_nomem(err);
     return text && *text ? write_file(to, text, 0755, err) : remove_file(to, err);
@@ -221,7 +220,7 @@ static int retire(struct deploy *d, const struct deploy_item *i, const char *sta
 
 static int put_back(struct deploy *d, const struct deploy_item *i, struct err *err)
 {
-    bool other = i->old_path && i->path && strcmp(i->old_path, i->path) != 0;
+    bool other = strcmp(i->old_path, i->path) != 0;
     if (!i->router)
         tell_gently(d, DEPLOY_DRAIN, i->service);
     event_say(d->sink, EVENT_WARN, i->service, "%s", i->old_text ? "the version before is entered again" : "is taken away again");
@@ -436,7 +435,7 @@ static int succeed(struct deploy *d, const struct deploy_plan *p, struct deploy_
 
 static int apply(struct deploy *d, const struct deploy_plan *p, struct deploy_outcome *out, struct err *err)
 {
-    const struct deploy_item **touched = arena_alloc(d->arena, p->n + 1, sizeof *touched);
+    const struct deploy_item **touched = arena_alloc(d->arena, p->n + 1, sizeof(const struct deploy_item *));
     size_t n = 0;
     if (!touched)
         return err_nomem(err);

@@ -118,7 +118,7 @@ static void finish(struct asked *a, bool late, uint64_t limit_ms)
 
 static void wait_all(struct asked *list, size_t n, uint64_t limit_ms)
 {
-    struct pollfd *fds = calloc(3 * n, sizeof *fds);
+    struct pollfd *fds = calloc(3 * n + 1, sizeof *fds); /* there may be nobody to ask */
     uint64_t began = clk_system.mono_us(clk_system.ctx) / 1000, now = began;
     bool any = fds != NULL;
     while (any) {

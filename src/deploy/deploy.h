@@ -77,12 +77,13 @@ struct deploy_item {
     const char *service;
     const char *unit;    /* as systemctl names it */
     const char *path;    /* of its file */
+    const char *old_path; /* of the one that is installed; the same when none is */
     const char *reason;  /* for people */
     const char *diff;    /* lines "-old" and "+new"; "" */
     /* What apply works with; NULL where it does not apply. */
     const struct fleet_service *declared;
     const char *text, *health; /* wanted */
-    const char *old_text, *old_path, *old_health; /* installed */
+    const char *old_text, *old_health; /* installed */
     bool was_active;
     bool router;         /* it is the fleet's router, and no service */
 };

@@ -220,7 +220,7 @@ static int plan_retired(struct deploy *d, const char *dir, struct deploy_plan *p
 static int ask_manager(const struct deploy *d, struct deploy_unit **ret, struct err *err)
 {
     struct deploy_unit *found = calloc(d->n_wanted + 1, sizeof *found);
-    base_autofree const char **units = calloc(d->n_wanted + 1, sizeof *units);
+    const char **units = arena_alloc(d->arena, d->n_wanted + 1, sizeof *units);
     int r = found && units ? 0 : err_nomem(err);
     for (size_t i = 0; r == 0 && i < d->n_wanted; i++)
         units[i] = d->wanted[i].unit;

@@ -77,7 +77,7 @@ static int ask(const struct deploy_remote *r, const char *script, const char *wh
         return err_prefix(err, "%s", what);
     /* nologin says on its output why it does nothing */
     bool begun = deploy_after_mark(buf_str(&all), &text);
-    if ((rc = os_status_ok(status, errout.len || begun ? buf_str(&errout) : buf_str(&all), err)) < 0)
+    if (os_status_ok(status, errout.len || begun ? buf_str(&errout) : buf_str(&all), err) < 0)
         return err_prefix(err, "%s failed", what);
     if (!begun)
         return err_set(err, -EHOSTUNREACH, "%s failed: its login shell runs no commands", what);

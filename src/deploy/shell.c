@@ -83,7 +83,6 @@ int deploy_scratch_make(char **ret, int *ret_fd, struct err *err)
         return r;
     }
     *ret = copy;
-    *ret_fd = fd;
-    fd = -1;
+    *ret_fd = os_take_fd(&fd);
     return 0;
 }

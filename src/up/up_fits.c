@@ -142,10 +142,10 @@ static int find_need(struct up *u, const struct up_service *us, struct up_need *
     struct up_demand *m = &u->demand;
     struct fleet part;
     struct check_plan *p = NULL;
-    base_autofree bool *up = calloc(m->d.n, sizeof *up);
+    bool up[FLEET_SERVICES_MAX] = {0};
     base_autofree struct fleet_service *services = calloc(u->fleet->n_services, sizeof *services);
     *ret = (struct up_need){.found = true};
-    if (!up || !services)
+    if (!services)
         return -ENOMEM;
     for (size_t i = 0; i < m->d.n; i++)
         up[i] = m->d.units[i].state != DEMAND_DOWN;
