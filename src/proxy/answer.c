@@ -122,18 +122,46 @@ void proxy_answer_heartbeat(struct proxy_request *r)
 
 /* ---- passing on --------------------------------------------------------------------------------------------------- */
 
-static void send(struct proxy_request *r, struct str data)
+/* False: its client has more than it takes. */
+static bool give(struct proxy_request *r, struct str data)
 {
     bool full = httpio_send(r->x, data);
     r->sent_ms = net_loop_now_ms(r->lane->loop);
+    r->behind = r->paused ? r->behind + data.len : 0;
     r->paused = r->paused || full;
-    for (struct proxy_request *f = r->followers; f; f = f->next_follower) {
-        bool slow = httpio_send(f->x, data);
-        f->sent_ms = r->sent_ms;
-        f->paused = f->paused || slow;
-        full = full || slow;
+    return !r->paused;
+}
+
+/* Whether the others go on without it. In the middle of an event it is waited for a little longer: its end can be told then. */
+static bool is_behind(const struct proxy_request *r, bool between)
+{
+    return r->behind > PROXY_BEHIND_MAX + (between ? 0 : PROXY_EVENT_MAX);
+}
+
+static void drop_behind(struct proxy_request *r)
+{
+    static const struct str text = {"this client took its answer too slowly", 38};
+    bool between = proxy_answer_between(r);
+    for (struct proxy_request *f = r->followers, *next; f; f = next) {
+        next = f->next_follower;
+        if (!is_behind(f, between))
+            continue;
+        proxy_join_leave(f);
+        proxy_answer_part(f, between, 503, text);
     }
-    if (full && r->call)
+    if (r->followers && is_behind(r, between))
+        proxy_answer_part(proxy_join_succeed(r), between, 503, text);
+}
+
+/* To every client. Whoever takes it is not held up by one who does not. */
+static void send(struct proxy_request *r, struct str data)
+{
+    bool taken = give(r, data);
+    for (struct proxy_request *f = r->followers; f; f = f->next_follower)
+        taken = give(f, data) || taken;
+    if (r->followers)
+        drop_behind(r);
+    if (!taken && r->call)
         httpio_call_read(r->call, false);
 }
 
@@ -145,6 +173,11 @@ static void commit_follower(struct proxy_request *f, const struct proxy_request 
     f->last = r->last;
     f->way = r->way;
     f->attempts = r->attempts;
+    if (begun(f) && !r->events) { /* it has no place in the stream that has begun */
+        proxy_join_leave(f);
+        proxy_request_fail(f, r->head->status >= 400 ? r->head->status : 502, "replica '%s' answered %u", r->last, r->head->status);
+        return;
+    }
     if (!begun(f)) {
         size_t n = response_fields(f, r->head, &own, fields);
         if (httpio_begin(f->x, r->head->status, fields, n, length) < 0) {
@@ -225,6 +258,21 @@ static void break_off(struct proxy_request *r, const char *why)
     base_autobuf struct buf text = BUF_INIT(4096);
     buf_addf(&text, "replica '%s' broke off: %s", r->last, why);
     end_early(r, SCHED_FAILED, 502, buf_status(&text) == 0 ? buf_str(&text) : (struct str){0});
+}
+
+bool proxy_answer_between(const struct proxy_request *r)
+{
+    const struct proxy_request *of = r->leader ? r->leader : r;
+    return of->events && http_sse_between(&of->sse);
+}
+
+void proxy_answer_part(struct proxy_request *r, bool told, unsigned status, struct str text)
+{
+    base_autobuf struct buf event = BUF_INIT(8192);
+    if (!r->content)
+        proxy_request_fail(r, status, STR_FMT, STR_ARG(text));
+    else
+        cut(r, told && dialect_error_event(r->dialect, status, text, &event) == 0 ? buf_str(&event) : (struct str){0});
 }
 
 void proxy_answer_cancel(struct proxy_request *r)

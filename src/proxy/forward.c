@@ -353,6 +353,7 @@ void proxy_forward_failed(struct proxy_request *r, const char *reason, const cha
 void proxy_forward_drained(struct proxy_request *r)
 {
     r->paused = false;
+    r->behind = 0;
     if (r->leader)
         r = r->leader;
     r->byte_ms = net_loop_now_ms(r->lane->loop);

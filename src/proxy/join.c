@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * The same turn asked twice. A client that gives up waiting sends its turn again while the first one's prompt is still being read: to run both would read it twice. Until an answer has content, a request that
- * is the same to the last byte, of the same conversation and with the same credentials, joins the one that runs: both get its bytes. The one that runs leads; when its client leaves,
- * the next one takes its place, and the call goes on.
+ * is the same to the last byte, of the same conversation and with the same credentials, joins the one that runs: both get its bytes. The one that runs leads; when its client leaves, or is
+ * made to, the next one takes its place, and the call goes on.
  *
  * Joined are continued conversations, named ones, and what a client says is a retry. A first message without a name is not: who asks one question many times wants many answers. All of this is within one lane.
  */
@@ -88,6 +88,13 @@ bool proxy_join(struct proxy_request *r)
     return false;
 }
 
+/* The call is read while one of its clients takes what comes. */
+static void read_on(struct proxy_request *leader)
+{
+    if (leader->call)
+        httpio_call_read(leader->call, !proxy_join_full(leader));
+}
+
 void proxy_join_leave(struct proxy_request *r)
 {
     struct proxy_request *leader = r->leader, **at;
@@ -97,8 +104,7 @@ void proxy_join_leave(struct proxy_request *r)
         ;
     *at = r->next_follower;
     r->leader = NULL;
-    if (r->paused && leader->call && !proxy_join_full(leader))
-        httpio_call_read(leader->call, true);
+    read_on(leader);
 }
 
 struct proxy_request *proxy_join_take(struct proxy_request *leader)
@@ -114,9 +120,52 @@ struct proxy_request *proxy_join_take(struct proxy_request *leader)
 bool proxy_join_full(const struct proxy_request *leader)
 {
     for (const struct proxy_request *f = leader->followers; f; f = f->next_follower)
-        if (f->paused)
-            return true;
+        if (!f->paused)
+            return false;
     return leader->paused;
+}
+
+#define SWAP(type, a, b)    \
+    do {                    \
+        type before_ = (a); \
+        (a) = (b);          \
+        (b) = before_;      \
+    } while (0)
+
+/* What the client is goes over; what the call is stays. */
+static void swap_clients(struct proxy_request *r, struct proxy_request *o)
+{
+    SWAP(struct httpio_exchange *, r->x, o->x);
+    httpio_exchange_set(r->x, r);
+    httpio_exchange_set(o->x, o);
+    SWAP(struct proxy_use *, r->use, o->use); /* each is counted off by the one that has it */
+    SWAP(uint64_t, r->number, o->number);
+    SWAP(uint64_t, r->since_ms, o->since_ms);
+    SWAP(uint64_t, r->sent_ms, o->sent_ms);
+    SWAP(unsigned, r->status, o->status);
+    SWAP(size_t, r->behind, o->behind);
+    SWAP(bool, r->paused, o->paused);
+    SWAP(bool, r->cancelled, o->cancelled);
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    SWAP(struct see_page *, r->page, o->page);
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+    see_hand(r->proxy->see, r->page, r);
+    see_hand(r->proxy->see, o->page, o);
+}
+
+/* How far the answer is, for the line of the one that leaves it. */
+static void tell_state(const struct proxy_request *r, struct proxy_request *o)
+{
+    o->last = r->last;
+    o->way = r->way;
+    o->attempts = r->attempts;
+    o->passing = r->passing;
+    o->content = r->content;
+    o->content_ms = r->content_ms;
+    (void)pthread_mutex_lock(&r->proxy->lock); /* it may be in the queue */
+    o->ticket.decision = r->ticket.decision;
+    o->ticket.waited_ms = sched_waited_ms(&r->ticket);
+    (void)pthread_mutex_unlock(&r->proxy->lock);
 }
 
 struct proxy_request *proxy_join_succeed(struct proxy_request *r)
@@ -124,25 +173,9 @@ struct proxy_request *proxy_join_succeed(struct proxy_request *r)
     struct proxy_request *next = proxy_join_take(r);
     if (!next)
         return NULL;
-    /* What the client is goes over; what the call is stays. */
-    r->x = next->x;
-    httpio_exchange_set(r->x, r);
-    struct proxy_use *use = r->use; /* the one that leaves is counted off */
-    r->use = next->use;
-    next->use = use;
-    r->key = next->key;
-    r->number = next->number;
-    r->since_ms = next->since_ms;
-    r->status = next->status;
-    r->sent_ms = next->sent_ms;
-    r->paused = next->paused;
-    (void)pthread_mutex_lock(&r->proxy->lock);
-    r->page = next->page;
-    (void)pthread_mutex_unlock(&r->proxy->lock);
-    see_hand(r->proxy->see, r->page, r);
-    next->page = NULL;
-    next->x = NULL;
-    if (r->call && !proxy_join_full(r))
-        httpio_call_read(r->call, true);
+    swap_clients(r, next);
+    tell_state(r, next);
+    proxy_stream_remove(next);
+    read_on(r);
     return next;
 }

@@ -64,6 +64,7 @@
 #define PROXY_TRIM_FROM 256             /* who had at least so many connections at once, and has a quarter of them left, gives memory back to the system */
 #define PROXY_RUNNING 256               /* places of a table of requests under way */
 #define PROXY_JOIN_MAX 4194304          /* bytes of a body that is compared with others */
+#define PROXY_BEHIND_MAX 1048576        /* of an answer, what waits for a client that takes it more slowly than others do: more than a minute of most streams */
 #define PROXY_DEATHS_MAX 2              /* replicas that one request may see die before its answer: it may be what kills them */
 #define PROXY_RETRY_AFTER "2"           /* seconds until a client should ask again, when nothing is ready */
 #define PROXY_SERIES_MAX 8192           /* endpoints x replicas x status codes, with room */
@@ -439,7 +440,8 @@ struct proxy_request {
     bool sending;                /* a large body is on its way */
     struct httpio_call *call;
     uint64_t byte_ms;            /* when the replica was last heard of */
-    bool paused;                 /* it is not read until the client has taken what is queued */
+    bool paused;                 /* the client has more than it takes at once; when all clients of the call have, it is not read */
+    size_t behind;               /* bytes that its client was sent all the same, as others go on */
     /* what comes back */
     const struct http_head *head; /* of the replica's answer, which is held; NULL */
     bool events;                 /* it is an event stream that is read */
@@ -520,9 +522,9 @@ void proxy_join_close(struct proxy_request *r);
 void proxy_join_leave(struct proxy_request *r);
 /* The next follower, which is none any more; NULL: there is none. */
 struct proxy_request *proxy_join_take(struct proxy_request *leader);
-/* Whether a client of this answer has more than it takes. */
+/* Whether no client of this answer takes more of it. */
 bool proxy_join_full(const struct proxy_request *leader);
-/* The client has left: the next one's takes its place, and what is left of that request is to be freed. NULL: there is none. */
+/* The next follower's client takes the place of this one's. The follower, which is none any more, has the one that leaves, and is returned. NULL: there is none. */
 struct proxy_request *proxy_join_succeed(struct proxy_request *r);
 
 /* ---- answer.c --------------------------------------------------------------------------------------------------- */
@@ -537,6 +539,10 @@ void proxy_answer_hang(struct proxy_request *r);
 void proxy_answer_lost(struct proxy_request *r);
 /* Its content has begun and it is to end here. The request may be gone when it returns. */
 void proxy_answer_cancel(struct proxy_request *r);
+/* Whether an event of ours may follow what its client has. */
+bool proxy_answer_between(const struct proxy_request *r);
+/* The answer ends here for the client of a request that is part of none any more; an error event may follow when told. The request may be gone when it returns. */
+void proxy_answer_part(struct proxy_request *r, bool told, unsigned status, struct str text);
 
 /* ---- numbers.c --------------------------------------------------------------------------------------------------- */
 

@@ -95,6 +95,12 @@ void proxy_request_cancel(struct proxy_request *r)
     struct proxy_lane *lane = r->lane;
     r->cancelled = true;
     proxy_numbers_cancelled(r);
+    if (r->leader || r->followers) { /* its client's part ends; the answer is that of the others */
+        bool between = proxy_answer_between(r);
+        proxy_join_leave(r);
+        proxy_answer_part(r->followers ? proxy_join_succeed(r) : r, between, 410, STR("this request was cancelled by the operator"));
+        return;
+    }
     if (r->status && !r->call && !proxy_request_waits(r)) { /* all of its answer is on the way to a slow client */
         httpio_abort(r->x);
         return;

@@ -5,6 +5,8 @@
  */
 #include "proxy_rig.h"
 
+#include <proxy/proxy_int.h>
+
 #define CHAT "/v1/chat/completions"
 #define SAME "{\"model\":\"m\",\"stream\":true,\"prompt_cache_key\":\"k\",\"messages\":[{\"role\":\"user\",\"content\":\"one\"}]}"
 #define CONTENT "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"
@@ -166,6 +168,103 @@ static void failures_are_shared(void **state)
     release(2);
 }
 
+static void cancel(unsigned number)
+{
+    base_autobuf struct buf text = BUF_INIT(1 << 16);
+    char target[64];
+    unsigned status = 0;
+    snprintf(target, sizeof target, "/requests/%u/cancel", number);
+    assert_int_equal(proxy_ask(rig.proxy, STR("POST"), str_of(target), &status, &text), 0);
+    assert_int_equal(status, 200);
+}
+
+/* Who runs the router ends the one that he names, whichever it is: the other's answer goes on. */
+static void a_cancel_ends_one(void **state)
+{
+    (void)state;
+    unsigned first = 1; /* number of the first request of a round */
+    for (unsigned gone = 0; gone < 2; gone++)
+        for (unsigned late = 0; late < 2; late++, first += 2) { /* before content, and after */
+            struct client *ended = &c[gone], *stays = &c[1 - gone];
+            rig_replicas(1, STREAM);
+            ask_same(2, SAME);
+            if (late) {
+                replica_event(&rig.replicas[0], CONTENT);
+                WAIT(c[0].len && c[1].len);
+            }
+            cancel(first + gone);
+            WAIT(ended->done);
+            if (late) {
+                assert_true(ended->failed);
+                assert_true(contains(&ended->body, CONTENT "data: {\"error\":{\"message\":\"this request was cancelled by the operator\""));
+            } else {
+                assert_int_equal(ended->status, 410);
+            }
+            assert_int_equal(rig.replicas[0].left, 0);
+            replica_event(&rig.replicas[0], CONTENT DONE);
+            replica_end(&rig.replicas[0]);
+            WAIT(stays->done);
+            assert_false(stays->failed);
+            assert_string_equal(stays->body.ptr, late ? CONTENT CONTENT DONE : CONTENT DONE);
+            release(2);
+            replica_close(&rig.replicas[0]);
+            rig.replicas[0].server = NULL;
+        }
+    /* the last one takes the call with it */
+    rig_replicas(1, STREAM);
+    ask_same(2, SAME);
+    cancel(first);
+    cancel(first + 1);
+    WAIT(c[0].done && c[1].done);
+    WAIT(rig.replicas[0].left == 1);
+    release(2);
+}
+
+/* One that does not read its answer is left behind with an error; the other has all of it, at its own pace. */
+static void the_slow_one_is_left_behind(void **state)
+{
+    (void)state;
+    enum { EVENTS = 800, SIZE = 32768 };
+    for (unsigned slow = 0; slow < 2; slow++) {
+        base_autobuf struct buf request = BUF_INIT(1 << 12), event = BUF_INIT(1 << 16);
+        struct client *quick = &c[1 - slow], *stuck = &c[slow];
+        rig_replicas(1, STREAM);
+        buf_addf(&request, "POST " CHAT " HTTP/1.1\r\nHost: a\r\nContent-Length: %zu\r\n\r\n%s", strlen(SAME), SAME);
+        buf_add_c(&event, "data: {\"choices\":[{\"delta\":{\"content\":\"");
+        while (event.len < SIZE - 8)
+            buf_add_char(&event, 'x');
+        buf_add_c(&event, "\"}}]}\n\n");
+        for (unsigned i = 0; i < 2; i++) {
+            if (i == slow)
+                raw_start(stuck, request.ptr);
+            else
+                client_start(quick, "POST", CHAT, STR(SAME));
+            WAIT(rig.replicas[0].x);
+            rig_run(20);
+        }
+        assert_int_equal(rig.replicas[0].requests, 1);
+        net_stream_read(stuck->raw, false);
+        for (unsigned i = 1; i <= EVENTS; i++) {
+            replica_event(&rig.replicas[0], event.ptr);
+            WAIT(quick->len >= i * event.len);
+        }
+        replica_event(&rig.replicas[0], DONE);
+        replica_end(&rig.replicas[0]);
+        WAIT(quick->done);
+        assert_false(quick->failed);
+        assert_int_equal(quick->len, EVENTS * event.len + strlen(DONE));
+        buf_release(&stuck->body);
+        stuck->body = (struct buf)BUF_INIT((size_t)EVENTS * SIZE * 2);
+        net_stream_read(stuck->raw, true);
+        WAIT(stuck->done);
+        assert_true(stuck->len > PROXY_BEHIND_MAX && stuck->len < EVENTS * event.len); /* what the kernel holds counts too */
+        assert_true(contains(&stuck->body, "data: {\"error\":{\"message\":\"this client took its answer too slowly\""));
+        release(2);
+        replica_close(&rig.replicas[0]);
+        rig.replicas[0].server = NULL;
+    }
+}
+
 /* A request that kills who has it gets two, and the others live. */
 static void poison_is_bounded(void **state)
 {
@@ -210,6 +309,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(both_get_all),       RIG_TEST(whole_answers_too),   RIG_TEST(whoever_stays_goes_on), RIG_TEST(nobody_stays),
+        RIG_TEST(a_cancel_ends_one),  RIG_TEST(the_slow_one_is_left_behind),
         RIG_TEST(others_do_not_join), RIG_TEST(failures_are_shared), RIG_TEST(poison_is_bounded),     RIG_TEST(long_names_are_shown_cut),
     };
     return cmocka_run_group_tests_name("proxy_join", tests, NULL, NULL);
