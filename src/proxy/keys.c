@@ -123,7 +123,7 @@ static int read_line(struct proxy_keys *k, const struct place *at, struct str li
     if (!fleet_name_valid(name))
         return bad(at, "a line begins with the key's name: lower-case letters, digits, '-', '_' and '.'");
     if (!read_hash(hash, key.hash))
-        return bad(at, "after the name comes sha256: and 64 hexadecimal digits in lower case");
+        return bad(at, "after the name comes sha256: and 64 hexadecimal digits in lower case, as 'berth key add NAME' writes it");
     int rc = 0;
     for (struct str word = next_word(&line); rc == 0 && word.len; word = next_word(&line))
         rc = read_option(k, at, word, &key);

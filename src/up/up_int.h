@@ -148,9 +148,13 @@ struct up_keys_file {
     int64_t mtime_ns;
 };
 
-struct up_keys {
+struct up_keys_read {
     struct up_keys_file file;
-    struct buf text; /* that the workers have, and berth's own line with it */
+    struct buf text; /* with berth's own line; empty where clients need no key */
+};
+
+struct up_keys {
+    struct up_keys_read read; /* what the workers have */
     char own[PROXY_KEY_TEXT]; /* the key of that line, new with each start; "": clients need none */
     struct net_timer *timer;
 };
@@ -468,8 +472,14 @@ void up_prompts_close(struct up *u);
 /* ---- up_keys.c ---- */
 /* Reads the keys file, when there is one; what was read before stays when it cannot be used. */
 int up_keys_load(struct up *u, struct err *err) BASE_MUST_USE;
+/* The same of a reading that is not in force yet; path NULL: there is none, and ret is empty. The text of ret is to be released, also after a failure. */
+int up_keys_read(struct up *u, const char *path, struct up_keys_read *ret, struct err *err) BASE_MUST_USE;
+/* What was read is in force, as the fleet now is; k has what was before. */
+void up_keys_take(struct up *u, struct up_keys_read *k);
 /* Reads it again whenever it changed. */
 int up_keys_watch(struct up *u, struct err *err) BASE_MUST_USE;
+/* Looks at the file that the fleet now names, or at none. */
+void up_keys_follow(struct up *u);
 void up_keys_release(struct up *u);
 
 /* ---- up_control.c ---- */

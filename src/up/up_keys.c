@@ -40,14 +40,14 @@ static int add_own(struct up *u, struct buf *text, struct err *err)
     return buf_status(text) < 0 ? err_nomem(err) : 0;
 }
 
-int up_keys_load(struct up *u, struct err *err)
+int up_keys_read(struct up *u, const char *path, struct up_keys_read *ret, struct err *err)
 {
-    const char *path = u->fleet->router.keys_file;
     base_autobuf struct buf text = BUF_INIT(PROXY_KEYS_FILE_MAX + OWN_LINE_MAX);
     struct proxy_keys *k;
+    *ret = (struct up_keys_read){.text = BUF_INIT(PROXY_KEYS_FILE_MAX + OWN_LINE_MAX)};
     if (!path)
         return 0;
-    u->keys.file = now_of(path); /* before it is read: what changes meanwhile is read again */
+    ret->file = now_of(path); /* before it is read: what changes meanwhile is read again */
     int rc = proxy_keys_read(path, &text, err);
     if (rc == 0)
         rc = add_own(u, &text, err);
@@ -56,10 +56,30 @@ int up_keys_load(struct up *u, struct err *err)
     if (rc < 0)
         return rc;
     proxy_keys_unref(k);
-    buf_release(&u->keys.text);
-    u->keys.text = text;
+    ret->text = text;
     text = BUF_INIT(PROXY_KEYS_FILE_MAX + OWN_LINE_MAX);
     return 0;
+}
+
+void up_keys_take(struct up *u, struct up_keys_read *k)
+{
+    struct up_keys_read before = u->keys.read;
+    u->keys.read = *k;
+    *k = before;
+    if (!u->fleet->router.keys_file)
+        u->keys.own[0] = '\0';
+}
+
+int up_keys_load(struct up *u, struct err *err)
+{
+    struct up_keys_read k;
+    int rc = up_keys_read(u, u->fleet->router.keys_file, &k, err);
+    if (rc == 0)
+        up_keys_take(u, &k);
+    else
+        u->keys.read.file = k.file; /* told once */
+    buf_release(&k.text);
+    return rc;
 }
 
 static void on_look(void *ctx)
@@ -67,7 +87,7 @@ static void on_look(void *ctx)
     struct up *u = ctx;
     struct up_keys_file now = now_of(u->fleet->router.keys_file);
     struct err err;
-    if (same(&now, &u->keys.file))
+    if (same(&now, &u->keys.read.file))
         return;
     if (up_keys_load(u, &err) < 0) {
         up_say(u, EVENT_WARN, "router", "the keys stay as they were: %s", err.text);
@@ -79,18 +99,24 @@ static void on_look(void *ctx)
 
 int up_keys_watch(struct up *u, struct err *err)
 {
-    if (!u->fleet->router.keys_file || u->keys.timer)
-        return 0;
     u->keys.timer = net_timer_new(u->loop, on_look, u);
     if (!u->keys.timer)
         return err_nomem(err);
-    net_timer_start(u->keys.timer, LOOK_MS, LOOK_MS);
+    up_keys_follow(u);
     return 0;
+}
+
+void up_keys_follow(struct up *u)
+{
+    if (u->router.wanted && u->fleet->router.keys_file)
+        net_timer_start(u->keys.timer, LOOK_MS, LOOK_MS);
+    else
+        net_timer_stop(u->keys.timer);
 }
 
 void up_keys_release(struct up *u)
 {
     if (u->loop)
         u->keys.timer = net_timer_close(u->keys.timer);
-    buf_release(&u->keys.text);
+    buf_release(&u->keys.read.text);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Reading the fleet file again while the fleet is up: parse, compare, swap. All that can fail comes first; then the new configuration is in force at once for everything that is the router's
- * (endpoints, aliases, policies, certificate, listening address), services that are new are started, those that are gone are taken out of the router, drained and stopped. One whose process
+ * (endpoints, aliases, policies, keys, certificate, listening address), services that are new are started, those that are gone are taken out of the router, drained and stopped. One whose process
  * would be another runs on as it is, and is pending until its next restart.
  *
  * A reading of the file lives as long as something runs as it declares.
@@ -130,6 +130,7 @@ struct change {
     size_t n_fds;
     struct net_addr addr;
     struct proxy_pair pair;
+    struct up_keys_read keys;
 };
 
 static bool same(const char *a, const char *b)
@@ -189,6 +190,8 @@ static int check_router(struct change *c, struct err *err)
     if (!u->router.wanted)
         return 0;
     int rc = proxy_tls_read(c->f, &c->pair, err);
+    if (rc == 0)
+        rc = up_keys_read(c->u, c->f->router.keys_file, &c->keys, err);
     if (rc < 0)
         return rc;
     bool had = u->router.pair.key.len > 0, has = c->pair.key.len > 0;
@@ -303,12 +306,15 @@ static void swap_router(struct change *c)
     struct err err;
     r->pair = c->pair;
     c->pair = pair;
+    up_keys_take(u, &c->keys);
+    up_keys_follow(u);
     if (c->rebind) {
         up_router_rebind(u, c->fds, c->n_fds, &c->addr);
         c->n_fds = 0;
     }
     if (c->rekey)
         up_router_tell_pair(u);
+    up_router_tell_keys(u); /* before the configuration that asks for them */
     up_router_tell(u);
     if (c->replace && up_router_replace(u, &err) < 0)
         up_say(u, EVENT_ERROR, "router", "%s", err.text);
@@ -393,6 +399,7 @@ int up_reload(struct up *u, struct buf *out, struct err *err)
     while (c->n_fds > 0)
         (void)close(c->fds[--c->n_fds]);
     proxy_pair_release(&c->pair);
+    buf_release(&c->keys.text);
     up_fleet_unref(c->of);
     free(c);
     return rc;

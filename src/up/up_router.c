@@ -152,7 +152,7 @@ void up_router_tell_keys(struct up *u)
     if (!o)
         return;
     json_out_obj(o, NULL);
-    json_out_str(o, "keys", buf_str(&u->keys.text));
+    json_out_str(o, "keys", buf_str(&u->keys.read.text));
     json_out_end(o);
     if (json_out_finish(o, false, &b) == 0)
         send_all(u, &b);

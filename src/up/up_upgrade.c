@@ -83,7 +83,7 @@ static int put_router(struct json_out *o, const struct up *u, struct kept *k, st
     json_out_u64(o, "restarts", r->restarts);
     json_out_str(o, "certificate", buf_str(&r->pair.certificate));
     json_out_str(o, "certificate_key", buf_str(&r->pair.key));
-    json_out_str(o, "keys", buf_str(&u->keys.text));
+    json_out_str(o, "keys", buf_str(&u->keys.read.text));
     json_out_cstr(o, "own_key", u->keys.own);
     json_out_arr(o, "listen");
     for (size_t i = 0; i < r->n_listen; i++)
@@ -409,7 +409,7 @@ int up_resume_keys(struct up *u, struct err *err)
     int rc = take_text(u, "keys", &text, err);
     if (rc < 0)
         return rc;
-    u->keys.text = text;
+    u->keys.read.text = text;
     text = BUF_INIT(STATE_MAX);
     if (json_str(json_get(json_get(json_root(u->upgrade.state), "router"), "own_key"), &own))
         snprintf(u->keys.own, sizeof u->keys.own, STR_FMT, STR_ARG(own));

@@ -149,6 +149,36 @@ busy() { [ "$("$BERTH" status --json -f "$fleet" | jq .router.active)" = 1 ]; }
 
 knows() { [ "$(chat -H "x-api-key: $1")" = 200 ]; }
 
+@test "a reload asks for keys, for those of another file, and for none again; a file that is not usable changes nothing" {
+	write_fleet ' '
+	model=b
+	bring_up
+	[ "$(chat)" = 200 ]
+	sed -i 's/^router: {/&keys-file: keys, /' "$fleet"
+	run_split "$BERTH" reload -f "$fleet"
+	[ "$status" -eq 2 ]
+	[[ $errors == *"keys file '$scratch/keys' does not exist; 'berth key add NAME' makes it"* ]]
+	[ "$(chat)" = 200 ]
+	one=$("$BERTH" key -f "$fleet" add one 2>/dev/null)
+	"$BERTH" reload -f "$fleet"
+	wait_for 10 knows "$one"
+	[ "$(chat)" = 401 ]
+	sed -i 's/keys-file: keys/keys-file: others/' "$fleet"
+	other=$("$BERTH" key -f "$fleet" add other 2>/dev/null)
+	"$BERTH" reload -f "$fleet"
+	wait_for 10 knows "$other"
+	[ "$(chat -H "x-api-key: $one")" = 401 ]
+	chmod 644 "$scratch/others"
+	run_split "$BERTH" reload -f "$fleet"
+	[ "$status" -eq 2 ]
+	[[ $errors == *"chmod 600"* ]]
+	[ "$(chat -H "x-api-key: $other")" = 200 ]
+	sed -i 's/keys-file: others, //' "$fleet"
+	"$BERTH" reload -f "$fleet"
+	wait_for 10 knows ''
+	[ "$(chat)" = 200 ]
+}
+
 @test "pages: only declared origins, exactly, and never with credentials" {
 	write_fleet ', cors: ["https://chat.example"]'
 	bring_up

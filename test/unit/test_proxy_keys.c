@@ -55,9 +55,9 @@ static void what_is_refused(void **state)
     static const struct {
         const char *text, *want;
     } cases[] = {
-        {"alice", "keys:1: after the name comes sha256: and 64 hexadecimal digits in lower case"},
-        {"\n\nalice sha256:12", "keys:3: after the name comes sha256: and 64 hexadecimal digits in lower case"},
-        {"alice md5:2bb8", "keys:1: after the name comes sha256: and 64 hexadecimal digits in lower case"},
+        {"alice", "keys:1: after the name comes sha256: and 64 hexadecimal digits in lower case, as 'berth key add NAME' writes it"},
+        {"\n\nalice sha256:12", "keys:3: after the name comes sha256: and 64 hexadecimal digits in lower case, as 'berth key add NAME' writes it"},
+        {"alice md5:2bb8", "keys:1: after the name comes sha256: and 64 hexadecimal digits in lower case, as 'berth key add NAME' writes it"},
         {"Alice " H1, "keys:1: a line begins with the key's name: lower-case letters, digits, '-', '_' and '.'"},
         {"a " H1 "\na " H2, "keys:2: it has the name or the hash of another line"},
         {"a " H1 "\nb " H1, "keys:2: it has the name or the hash of another line"},
