@@ -110,7 +110,7 @@ const struct cmd cmd_drill = {
     .name = "drill",
     .synopsis = "[--repeat N] [--json] [-f FILE]",
     .summary = "play the failures of replicas against the router",
-    .description = "Starts a router with this fleet's endpoints, policies and slots, and replicas that fail on purpose, all on loopback ports of their own: nothing that runs is touched, and no engine is needed. For each endpoint it plays every failure (connections that are refused, reset or end, errors, answers that break off before and after content, silence, dead kept connections, clients that leave in every phase) and says whether the client got what it must get. The router's patience is shortened to milliseconds; keys and TLS are left out.\n\n"
+    .description = "Starts a router with this fleet's endpoints, policies and slots, and replicas that fail on purpose, all on loopback ports of their own: nothing that runs is touched, and no engine is needed. For each endpoint it plays every failure (connections that are refused, reset or end, errors, answers that break off before and after content, silence, dead kept connections, clients that leave in every phase) and says whether the client got what it must get. The router's patience is shortened to milliseconds; TLS is left out, and a key is made where clients need one.\n\n"
                    "Where an endpoint has one replica, an error that the client understands is what must come. A case that does not apply to an endpoint is skipped. Exit code 1 when a case failed.",
     .examples = "berth drill\nberth drill --repeat 20",
     .options = {CMD_OPTION_FILE, CMD_OPTION_JSON, {0, "repeat", "N", "play each case N times (default 1)"}},

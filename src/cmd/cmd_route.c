@@ -17,7 +17,7 @@ static int run_route(const struct cmd *c, int argc, char **argv)
     if (!cmd_parse(c, argc, argv, 0, 2, &a, &code))
         return code;
     if (a.n_words == 2 && str_eq_c(str_of(a.words[0]), "explain"))
-        return cmd_on_fleet(c, &a, route_explain);
+        return cmd_on_name(c, &a, route_explain);
     if (a.n_words > 0 && str_eq_c(str_of(a.words[0]), "explain"))
         return cmd_usage(c, "explain needs a request's number");
     if (a.n_words > 0)

@@ -302,19 +302,19 @@ static int live(const struct os_dirs *dirs, const char *fleet)
 
 /* ---- command -------------------------------------------------------------------------------------------------- */
 
-static int top(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
+static int top(const struct cmd *c, const struct cmd_args *a, const char *name, const struct os_dirs *dirs)
 {
     struct top_data d = {0};
     bool json = cmd_given(c, a, "json");
     int code = CMD_OK;
-    if (look(dirs, f->name, &d) < 0)
+    if (look(dirs, name, &d) < 0)
         code = cmd_failf(CMD_FAILED, "%s", d.error);
     else if (json)
         code = print_json(&d);
     else if (cmd_given(c, a, "once") || !os_is_terminal(STDIN_FILENO) || !os_is_terminal(STDOUT_FILENO))
         code = print_once(&d);
     else
-        code = live(dirs, f->name);
+        code = live(dirs, name);
     forget(&d);
     return code;
 }
@@ -323,7 +323,7 @@ static int run_top(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
     int code = CMD_OK;
-    return cmd_parse(c, argc, argv, 0, 0, &a, &code) ? cmd_on_fleet(c, &a, top) : code;
+    return cmd_parse(c, argc, argv, 0, 0, &a, &code) ? cmd_on_name(c, &a, top) : code;
 }
 
 const struct cmd cmd_top = {

@@ -28,12 +28,14 @@ static const char *show_ms(double ms, char out[UNITS_TEXT])
 static void add_head(json_val v, struct buf *out)
 {
     char age[UNITS_TEXT], took[UNITS_TEXT];
-    struct str method = json_get_str(v, "method", ""), path = json_get_str(v, "path", ""), endpoint = json_get_str(v, "endpoint", "-");
+    struct str method = json_get_str(v, "method", ""), path = json_get_str(v, "path", ""), endpoint;
     struct str phase = json_get_str(v, "phase", ""), outcome = json_get_str(v, "outcome", ""), conversation, key;
     buf_addf(out, "request       %llu, " STR_FMT " ", (unsigned long long)json_get_u64(v, "id"), STR_ARG(method));
     buf_add_printable(out, path, 64);
-    buf_add_c(out, " for ");
-    buf_add_printable(out, endpoint, 255); /* what was asked for may be none of ours */
+    if (json_str(json_get(v, "endpoint"), &endpoint)) {
+        buf_add_c(out, " for ");
+        buf_add_printable(out, endpoint, 255); /* what was asked for may be none of ours */
+    }
     if (json_str(json_get(v, "key"), &key))
         buf_addf(out, ", key " STR_FMT, STR_ARG(key));
     buf_add_char(out, '\n');
@@ -49,7 +51,7 @@ static void add_head(json_val v, struct buf *out)
         buf_addf(out, "conversation  " STR_FMT "\n", STR_ARG(conversation));
 }
 
-static const char *why(struct str decision)
+static const char *why(struct str decision, size_t candidates)
 {
     static const struct {
         const char *name, *text;
@@ -61,7 +63,10 @@ static const char *why(struct str decision)
         {"least", "the fewest requests for each slot"},
         {"hash", "the place that follows from the conversation"},
         {"retry", "the ones before failed"},
+        {"joined", "the same turn was under way; both get its answer"},
     };
+    if (candidates == 1 && str_eq_c(decision, "cold"))
+        return "no other could have had it";
     for (size_t i = 0; i < BASE_COUNT(table); i++)
         if (str_eq_c(decision, table[i].name))
             return table[i].text;
@@ -104,10 +109,10 @@ static void add_choice(json_val v, struct buf *out)
     struct str replica, decision;
     replica = json_get_str(v, "replica", "-");
     if (!json_str(json_get(v, "decision"), &decision)) {
-        buf_add_c(out, "\nno replica has had it yet\n");
+        buf_add_c(out, json_get_str(v, "outcome", "").len ? "\nno replica had it: the router itself answered\n" : "\nno replica has had it yet\n");
         return;
     }
-    buf_addf(out, "\nchosen    " STR_FMT " (" STR_FMT "): %s\n", STR_ARG(replica), STR_ARG(decision), why(decision));
+    buf_addf(out, "\nchosen    " STR_FMT " (" STR_FMT "): %s\n", STR_ARG(replica), STR_ARG(decision), why(decision, json_count(json_get(v, "candidates"))));
     for (size_t i = 0; i < json_count(failed); i++) {
         struct str name, reason;
         name = json_get_str(json_at(failed, i), "replica", "-");
@@ -163,7 +168,7 @@ static int print_explained(json_val v)
 
 /* ---- command -------------------------------------------------------------------------------------------------- */
 
-int route_explain(const struct cmd *c, const struct cmd_args *a, const struct fleet *f, const struct os_dirs *dirs)
+int route_explain(const struct cmd *c, const struct cmd_args *a, const char *fleet, const struct os_dirs *dirs)
 {
     base_autobuf struct buf body = BUF_INIT(TEXT_MAX), target = BUF_INIT(64);
     unsigned status = 0;
@@ -173,12 +178,12 @@ int route_explain(const struct cmd *c, const struct cmd_args *a, const struct fl
     if (str_to_u64(str_of(a->words[1]), &id) < 0)
         return cmd_usage(c, "'%.40s' is no request's number; answers carry it as X-Berth-Request-Id", a->words[1]);
     buf_addf(&target, "/requests/%llu", (unsigned long long)id);
-    if (up_call(dirs, f->name, "GET", target.ptr, &status, &body, &err) < 0)
+    if (up_call(dirs, fleet, "GET", target.ptr, &status, &body, &err) < 0)
         return cmd_fail(CMD_FAILED, &err);
     if (status == 404)
         return cmd_failf(CMD_FAILED, "the router remembers no request %llu; 'berth logs router' may have its line", (unsigned long long)id);
     if (status != 200)
-        return cmd_failf(CMD_FAILED, "the supervisor of fleet '%s' refused (%u): %s", f->name, status, body.ptr ? body.ptr : "");
+        return cmd_failf(CMD_FAILED, "the supervisor of fleet '%s' refused (%u): %s", fleet, status, body.ptr ? body.ptr : "");
     if (json_parse(buf_str(&body), &j, &err) < 0)
         return cmd_failf(CMD_FAILED, "the supervisor's answer is not understood: %s", err.text);
     struct json_out *o = cmd_given(c, a, "json") ? json_out_new() : NULL;

@@ -79,6 +79,12 @@ ask() { # ask OUT: a stream without end, in the background
 	run_split "$BERTH" route explain 2 -f "$fleet"
 	[ "$status" -eq 1 ]
 	[[ $errors == *"remembers no request 2"* ]]
+	curl -sS -o /dev/null "http://127.0.0.1:$port/v1/chat/completions" -d '{"model":"nobody"}'
+	sed -i 's/^router:/routers:/' "$fleet" # what runs is asked, not the file
+	run_split "$BERTH" route explain 2 -f "$fleet"
+	[[ $output == "request       2, POST /v1/chat/completions"$'\n'"ended         error, status 404, "*$'\n\n'"no replica had it: the router itself answered" ]]
+	run_split "$BERTH" top --once -f "$fleet"
+	[[ ${output%%$'\n'*} == "seen  up"* ]]
 }
 
 @test "the live view: a request is selected, explained and cancelled; q ends it" {
