@@ -219,6 +219,18 @@ static struct str reason(const struct run_service *s)
     return str_split(&text, '\n');
 }
 
+/* It has ended, or could not be started again; the error says why. */
+static void again_or_failed(struct run_service *s)
+{
+    if (s->was_ready && !s->once) {
+        start_again_later(s);
+        return;
+    }
+    struct str why = reason(s);
+    say(s, EVENT_ERROR, STR_FMT, STR_ARG(why));
+    set_state(s, RUN_FAILED);
+}
+
 static void start_again(struct run_service *s)
 {
     struct err err = {0};
@@ -226,7 +238,7 @@ static void start_again(struct run_service *s)
     int rc = launch(s, &err);
     if (rc < 0) {
         set_error(s, err.text);
-        start_again_later(s);
+        again_or_failed(s);
         return;
     }
     if (s->engine.pidfd >= 0)
@@ -297,13 +309,7 @@ void run_on_end(void *ctx)
     make_error(s, status);
     if (s->took_ms > 0 && now_ms(s) - s->ready_ms >= RUN_STABLE_MS)
         s->backoff_ms = 0;
-    if (s->was_ready) {
-        start_again_later(s);
-        return;
-    }
-    struct str why = reason(s);
-    say(s, EVENT_ERROR, STR_FMT, STR_ARG(why));
-    set_state(s, RUN_FAILED);
+    again_or_failed(s);
 }
 
 /* ---- stopping ---------------------------------------------------------------------------------------------------- */
@@ -422,6 +428,11 @@ int run_new(const struct run_env *env, const struct fleet_service *service, cons
 void run_set_slot_dir(struct run_service *s, const char *path)
 {
     s->slot_dir = path;
+}
+
+void run_set_again(struct run_service *s, bool again)
+{
+    s->once = !again;
 }
 
 struct run_service *run_free(struct run_service *s)

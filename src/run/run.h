@@ -59,6 +59,8 @@ int run_new(const struct run_env *env, const struct fleet_service *service, cons
 int run_declare(struct run_service *s, const struct fleet_service *service, const struct store_runtime *runtime, enum store_confine confine, struct err *err) BASE_MUST_USE;
 /* A folder that the engine may write to, for what its slots hold; used at the next start. path must outlive it; NULL: none. */
 void run_set_slot_dir(struct run_service *s, const char *path);
+/* Whether it is started again by itself when it ends after it was ready, which is so at first; else it has failed then. */
+void run_set_again(struct run_service *s, bool again);
 /* The process must have ended (absent or failed), else it is killed and waited for. Takes NULL; returns NULL. */
 struct run_service *run_free(struct run_service *s);
 

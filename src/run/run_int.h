@@ -45,6 +45,7 @@ struct run_service {
     uint64_t since_ms, start_ms, ready_ms, took_ms, backoff_ms;
     uint64_t generation, restarts;
     bool was_ready; /* since the owner asked for this start */
+    bool once;      /* it is not started again by itself */
 
     /* One process and what belongs to it. */
     struct arena *arena; /* argv, paths; until the next start */

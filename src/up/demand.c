@@ -128,24 +128,42 @@ void demand_ready(struct demand *d, size_t unit, uint64_t now)
     u->preload = false;
 }
 
+/* It may be started again later: the later, the more often this was said. */
+static void put_off(struct demand_unit *u, unsigned times, uint64_t now)
+{
+    uint64_t ms = DEMAND_RETRY_MIN_MS;
+    for (unsigned i = 1; i < times && ms < DEMAND_RETRY_MAX_MS; i++)
+        ms *= 2;
+    u->failures = times;
+    u->retry_ms = now + (ms < DEMAND_RETRY_MAX_MS ? ms : DEMAND_RETRY_MAX_MS);
+}
+
 void demand_failed(struct demand *d, size_t unit, uint64_t now)
 {
     struct demand_unit *u = &d->units[unit];
-    uint64_t ms = DEMAND_RETRY_MIN_MS;
-    for (unsigned i = 0; i < u->failures && ms < DEMAND_RETRY_MAX_MS; i++)
-        ms *= 2;
-    u->failures++;
-    u->retry_ms = now + (ms < DEMAND_RETRY_MAX_MS ? ms : DEMAND_RETRY_MAX_MS);
+    put_off(u, u->failures + 1, now);
     u->state = DEMAND_DOWN;
     u->waiting = u->active = 0; /* they are answered */
     u->preload = false;
 }
 
-void demand_gone(struct demand *d, size_t unit, uint64_t now)
+void demand_gone(struct demand *d, size_t unit)
 {
-    (void)now;
-    d->units[unit].state = DEMAND_DOWN;
-    d->units[unit].active = 0;
+    struct demand_unit *u = &d->units[unit];
+    if (u->state == DEMAND_STOPPING)
+        u->deaths = 0;
+    u->state = DEMAND_DOWN;
+    u->active = 0;
+}
+
+void demand_died(struct demand *d, size_t unit, uint64_t now)
+{
+    struct demand_unit *u = &d->units[unit];
+    u->deaths = now - u->ready_ms < DEMAND_STABLE_MS ? u->deaths + 1 : 1;
+    if (u->deaths > 1)
+        put_off(u, u->deaths - 1, now);
+    u->preload = u->pinned;
+    demand_gone(d, unit);
 }
 
 /* ---- what to do --------------------------------------------------------------------------------------------- */

@@ -20,6 +20,7 @@
 #define DEMAND_PAUSE_MS 1000       /* one that works on nothing keeps its turn so long: an agent's next request is on its way. Half the time of its load when that is less */
 #define DEMAND_RETRY_MIN_MS 1000   /* after a failed start; doubles with each ... */
 #define DEMAND_RETRY_MAX_MS 300000 /* ... up to here */
+#define DEMAND_STABLE_MS 60000     /* one that ends by itself sooner after it was ready twice in a row waits as one that failed */
 #define DEMAND_LOAD_GUESS_MS 2000  /* of a load that was never seen */
 
 enum demand_state { DEMAND_DOWN, DEMAND_LOADING, DEMAND_READY, DEMAND_CLOSING, DEMAND_STOPPING };
@@ -37,7 +38,7 @@ struct demand_unit {
     uint64_t began_ms, ready_ms, load_ms;
     uint64_t seq;          /* CLOSING: the configuration without it */
     bool for_another;      /* CLOSING: it makes room */
-    unsigned failures;
+    unsigned failures, deaths; /* in a row: starts that failed; ends of its own soon after it was ready */
     uint64_t retry_ms;     /* not before then */
 };
 
@@ -81,7 +82,8 @@ void demand_closed(struct demand *d, size_t unit, uint64_t seq);
 void demand_loading(struct demand *d, size_t unit, uint64_t now); /* it is being started, by whom ever */
 void demand_ready(struct demand *d, size_t unit, uint64_t now);
 void demand_failed(struct demand *d, size_t unit, uint64_t now);
-void demand_gone(struct demand *d, size_t unit, uint64_t now);
+void demand_gone(struct demand *d, size_t unit);
+void demand_died(struct demand *d, size_t unit, uint64_t now); /* it ended by itself after it was ready: started again for who waits, or when it is pinned */
 
 /* The next thing to do; false: nothing until something happens or demand_due. The state follows at once. */
 bool demand_next(struct demand *d, uint64_t now, struct demand_action *ret) BASE_MUST_USE;

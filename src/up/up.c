@@ -159,6 +159,14 @@ static bool changes_record(enum run_state from, enum run_state to)
     return to == RUN_LOADING || to == RUN_ABSENT || to == RUN_FAILED || (to == RUN_STARTING && from != RUN_ABSENT && from != RUN_FAILED);
 }
 
+static void start_absent(struct up_service *us)
+{
+    struct err err;
+    if (up_service_renew(us, &err) < 0)
+        up_say(us->up, EVENT_ERROR, us->service->name, "%s", err.text);
+    base_ignore(run_start(us->run, NULL)); /* a failure is a state */
+}
+
 static void on_state(void *ctx, struct run_service *s, enum run_state from, enum run_state to)
 {
     struct up_service *us = ctx;
@@ -188,6 +196,8 @@ static void on_state(void *ctx, struct run_service *s, enum run_state from, enum
     case UP_SERVING:
         if (us->removed && (to == RUN_ABSENT || to == RUN_FAILED))
             up_reload_gone(u);
+        else if (to == RUN_ABSENT && u->restart.at != us) /* it was on its way out as one on demand when it became one that is always up */
+            start_absent(us);
         up_restart_step(u, s);
         return;
     case UP_STOPPING:

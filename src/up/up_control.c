@@ -160,7 +160,7 @@ void up_restart_end(struct up *u, const char *text)
 /* The next one of a rolling restart that is up; services on demand that are down stay so. */
 static struct up_service *next_to_restart(struct up *u)
 {
-    while (u->restart.index < u->n_services && up_demand_idle(u->services[u->restart.index]))
+    while (u->restart.index < u->n_services && up_demand_leaves(u->services[u->restart.index]))
         u->restart.index++;
     return u->restart.index < u->n_services ? u->services[u->restart.index] : NULL;
 }
@@ -198,7 +198,10 @@ void up_restart_step(struct up *u, struct run_service *run)
     if (i.state == RUN_ABSENT && !r->started) {
         struct err err;
         if (up_service_renew(r->at, &err) < 0) {
+            struct up_service *us = r->at;
             up_restart_end(u, err.text);
+            if (up_on_demand(us))
+                up_demand_state(us, RUN_ABSENT);
             return;
         }
         r->started = true;
@@ -246,7 +249,7 @@ static void on_restart(struct up *u, struct httpio_exchange *x, struct str query
         answer_error(x, 404, "no such service runs here");
     else if (u->restart.at)
         answer_error(x, 409, "another restart is under way");
-    else if (!all && up_demand_idle(s))
+    else if (!all && up_demand_leaves(s))
         httpio_respond(x, 200, "application/json", STR("{\"restarted\":0}")); /* its next start is a new one */
     else
         restart_ask(u, x, s, all);

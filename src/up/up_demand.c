@@ -70,8 +70,12 @@ static int fill(struct up *u, struct err *err)
     n = 0;
     for (size_t i = 0; i < u->n_services; i++) {
         struct up_service *us = u->services[i];
-        if (!up_on_demand(us))
+        run_set_again(us->run, !up_on_demand(us)); /* one on demand is started again for who asks */
+        if (!up_on_demand(us)) {
+            up_prompts_cancel(us);
+            us->settle = net_timer_close(us->settle);
             continue;
+        }
         struct demand_unit *unit = &d.units[n];
         size_t before = unit_of(m, us);
         if (before != NONE)
@@ -166,6 +170,13 @@ bool up_demand_idle(const struct up_service *us)
     const struct up_demand *m = &us->up->demand;
     size_t i = unit_of(m, us);
     return i != NONE && m->d.units[i].state == DEMAND_DOWN;
+}
+
+bool up_demand_leaves(const struct up_service *us)
+{
+    const struct up_demand *m = &us->up->demand;
+    size_t i = unit_of(m, us);
+    return i != NONE && (m->d.units[i].state == DEMAND_DOWN || m->d.units[i].state == DEMAND_STOPPING);
 }
 
 /* ---- starting ------------------------------------------------------------------------------------------------ */
@@ -295,35 +306,61 @@ void up_demand_ready(struct up_service *us)
     act(u);
 }
 
+/* It has ended by itself. While it loaded, the load has failed; while prompts were given back to it, perhaps of them, and it is tried without. */
+static void take_end(struct up_service *us, size_t i, const struct run_info *info, bool asked)
+{
+    struct up *u = us->up;
+    struct demand *d = &u->demand.d;
+    bool loaded = d->units[i].state != DEMAND_LOADING || asked;
+    set_why(us, info->error ? info->error : "it did not start");
+    if (loaded) {
+        if (asked && d->units[i].state == DEMAND_LOADING)
+            up_prompts_drop(us);
+        demand_died(d, i, now_ms(u));
+    } else {
+        up_say(u, EVENT_WARN, us->service->name, "%s", us->why);
+        demand_failed(d, i, now_ms(u));
+    }
+}
+
 void up_demand_state(struct up_service *us, enum run_state to)
 {
     struct up *u = us->up;
     struct up_demand *m = &u->demand;
     size_t i = unit_of(m, us);
+    bool asked = us->prompts.fetch != NULL;
     struct run_info info;
     run_info(us->run, &info);
     if (i == NONE)
         return;
+    if (to != RUN_READY)
+        up_prompts_cancel(us);
     switch (to) {
     case RUN_STARTING:
     case RUN_LOADING:
+        us->settle = net_timer_close(us->settle); /* by whomever it was started */
         demand_loading(&m->d, i, now_ms(u));
         break;
     case RUN_READY:
         up_prompts_restore(us, up_life_of(&info)); /* up_demand_ready follows */
         return;
+    case RUN_DRAINING:
+    case RUN_STOPPING:
+        if (m->d.units[i].state == DEMAND_STOPPING)
+            return;
+        demand_loading(&m->d, i, now_ms(u)); /* it is to come back: its place is kept, and requests wait for it */
+        up_router_tell(u);
+        break;
     case RUN_FAILED:
-        set_why(us, info.error ? info.error : "it did not start");
-        up_say(u, EVENT_WARN, us->service->name, "%s", us->why);
-        demand_failed(&m->d, i, now_ms(u));
+        take_end(us, i, &info, asked);
         up_router_tell(u);
         break;
     case RUN_ABSENT:
-        demand_gone(&m->d, i, now_ms(u));
+        if (u->restart.at == us)
+            return;
+        demand_gone(&m->d, i);
         up_router_tell(u);
         break;
-    default:
-        return;
     }
     act(u);
 }

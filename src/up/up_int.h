@@ -107,7 +107,7 @@ struct up_service {
     struct up_fleet *run_of;             /* holds what its process runs as: run_service_of(run) */
     const struct up_runtime *runtime;    /* of `service` */
     struct run_service *run;
-    bool fresh;                          /* added by the reading that is being taken over */
+    bool fresh;                          /* to be started by the reading that is being taken over: it is new, or not on demand any more */
     bool start;                          /* taken over without a process that it should have */
     bool removed;                        /* the fleet file has it no more: it goes when it has stopped */
     bool drained; /* by request: the router gives it nothing new */
@@ -443,6 +443,8 @@ bool up_demand_serves(const struct up_service *us);
 /* Whether a request may wait for it, and if not why, or NULL. */
 const char *up_demand_why(const struct up_service *us, bool *ret_startable);
 bool up_demand_idle(const struct up_service *us);
+/* Whether there is nothing to restart: it is down, or about to be. */
+bool up_demand_leaves(const struct up_service *us);
 /* A worker's report. */
 void up_demand_take(struct up_worker *w, json_val v);
 void up_demand_worker_gone(struct up *u);
@@ -467,6 +469,8 @@ void up_prompts_save(struct up_service *us);
 /* Ends with up_demand_ready, perhaps before it returns. life: of the new process. */
 void up_prompts_restore(struct up_service *us, uint64_t life);
 void up_prompts_cancel(struct up_service *us);
+/* Nothing of it is given back. */
+void up_prompts_drop(struct up_service *us);
 void up_prompts_close(struct up *u);
 
 /* ---- up_keys.c ---- */

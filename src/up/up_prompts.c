@@ -166,11 +166,21 @@ static void take_saved(struct up_service *us, unsigned status)
     }
 }
 
+static void drop_from(struct up_service *us, unsigned slot)
+{
+    struct up_prompts *p = &us->prompts;
+    for (; slot < us->service->shape.slots; slot++) {
+        if (p->held[slot])
+            drop_file(us, slot);
+        p->held[slot] = false;
+    }
+}
+
 static void on_answer(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct up_service *us = ctx;
     struct up_prompts *p = &us->prompts;
-    (void)body, (void)failed;
+    (void)body;
     p->fetch = NULL;
     if (p->saving) {
         take_saved(us, status);
@@ -180,6 +190,10 @@ static void on_answer(void *ctx, unsigned status, struct str body, const struct 
         drop_file(us, p->slot);
     }
     p->slot++;
+    if (failed) { /* who does not answer for one slot is not asked for the others: somebody waits for its end, or for it */
+        drop_from(us, p->slot);
+        p->slot = us->service->shape.slots;
+    }
     step(us);
 }
 
@@ -262,6 +276,13 @@ void up_prompts_save(struct up_service *us)
     step(us);
 }
 
+void up_prompts_drop(struct up_service *us)
+{
+    drop_from(us, 0);
+    us->prompts.n_held = 0;
+    us->prompts.bytes = 0;
+}
+
 void up_prompts_restore(struct up_service *us, uint64_t life)
 {
     struct up_prompts *p = &us->prompts;
@@ -270,9 +291,7 @@ void up_prompts_restore(struct up_service *us, uint64_t life)
     p->slot = p->n_restored = 0;
     p->next_life = life;
     struct up_weights weights = p->n_held ? weights_of(us) : (struct up_weights){0};
-    for (unsigned i = 0; p->n_held && !(same_weights(&weights, &p->weights) && p->declared_hash == run_service_of(us->run)->declared_hash) && i < us->service->shape.slots; i++) {
-        p->held[i] = false;
-        drop_file(us, i);
-    }
+    if (p->n_held && !(same_weights(&weights, &p->weights) && p->declared_hash == run_service_of(us->run)->declared_hash))
+        drop_from(us, 0);
     step(us);
 }

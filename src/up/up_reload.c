@@ -249,6 +249,9 @@ static int report(const struct up *u, struct buf *out)
 /* A service that goes on: as it is now declared from its next start on, which is now when it does not run. */
 static void keep(struct change *c, struct up_service *s, const struct fleet_service *declared, const struct up_runtime *runtime)
 {
+    struct run_info info;
+    run_info(s->run, &info);
+    s->fresh = up_on_demand(s) && declared->start != FLEET_ON_DEMAND && (info.state == RUN_ABSENT || info.state == RUN_FAILED);
     up_fleet_unref(s->of);
     s->of = up_fleet_ref(c->of);
     s->service = declared;

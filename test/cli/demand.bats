@@ -142,3 +142,56 @@ waiting() { [ "$(curl -sS --max-time 10 --unix-socket "$BERTH_RUN/demand/control
 	[ "$(sed -n 's/^data: //p' "$scratch/stream" | tail -1 | jq -r '.type + " " + .error.type')" = "error overloaded_error" ] ||
 		[ "$(jq -r '.type + " " + .error.type' "$scratch/stream")" = "error overloaded_error" ]
 }
+
+pid_of() { "$BERTH" status --json -f "$fleet" | jq -r --arg s "$1" '.services[] | select(.name == $s) | .pid'; }
+
+@test "one that is killed while it is ready is started again by the next request, which waits for it" {
+	write_fleet ', --load, "500"' '' '' ''
+	bring_up
+	[ "$(ask a | jq -r .model)" = a ]
+	kill -9 "$(pid_of a)"
+	wait_for 20 is_state a idle
+	[ "$(ask a | jq -r .model)" = a ]
+	[ "$("$BERTH" status --json -f "$fleet" | jq -c '[.services[].starts]')" = "[2,0]" ]
+}
+
+@test "one that was ready and cannot load any more holds nobody's place" {
+	write_fleet ', --exit, "5", --flag-file, "'"$scratch"'/broken"' '' '' ''
+	bring_up
+	[ "$(ask a | jq -r .model)" = a ]
+	touch "$scratch/broken"
+	kill -9 "$(pid_of a)"
+	wait_for 20 is_state a idle
+	run ask a -w '\n%{http_code}'
+	[ "${lines[1]}" = 503 ]
+	[ "$(ask b | jq -r .model)" = b ]
+}
+
+@test "a restart keeps its place: no other starts in between" {
+	write_fleet ', --load, "300", --work, "20000"' '' '' ''
+	bring_up
+	stream a >"$scratch/stream" 2>&1 3>&- &
+	wait_for 20 grep -q '"content"' "$scratch/stream"
+	ask b >"$scratch/b" 3>&- &
+	wait_for 20 waits_for b
+	run_split "$BERTH" restart -f "$fleet" a # an engine of no known kind is not waited for: the stream is cut
+	[ "$status" -eq 0 ]
+	wait
+	[ "$(jq -r .model "$scratch/b")" = b ] # --alone: it would have ended beside the other
+	[ "$("$BERTH" status --json -f "$fleet" | jq -c '[.services[].starts]')" = "[2,1]" ]
+}
+
+waits_for() { curl -sS --unix-socket "$BERTH_RUN/demand/control.sock" http://berth/requests | jq -e --arg e "$1" '.requests[] | select(.endpoint == $e and .phase == "load")' >/dev/null; }
+
+@test "one that is declared to be always up is started by the reading, and its end is mended" {
+	write_fleet '' '' '' ''
+	bring_up
+	[ "$(state a)" = idle ]
+	sed -i '/ a: {/s/start: on-demand/start: always/' "$fleet"
+	run_split "$BERTH" reload -f "$fleet"
+	[ "$status" -eq 0 ]
+	wait_for 20 is_state a ready
+	kill -9 "$(pid_of a)"
+	wait_for 20 is_state a starting
+	wait_for 20 is_state a ready
+}

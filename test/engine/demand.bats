@@ -62,3 +62,34 @@ turn() {
 	run_split "$BERTH" down -f "$fleet"
 	[ ! -e "$BERTH_STATE/fleets/$name/prompts" ]
 }
+
+in_line() { curl -sS --unix-socket "$BERTH_RUN/$name/control.sock" http://berth/requests | jq -e '.requests[] | select(.phase == "load")' >/dev/null; }
+
+@test "what waits for memory that does not come back is started once, whoever starts it" {
+	write_demand_fleet
+	# by its plan it fits, and this machine never has as much
+	sed -i -e 's/memory: 10MiB/memory: 64TiB/' -e '/ alpha: {/s/prompt-cache: off/prompt-cache: 32TiB/' "$fleet"
+	bring_up
+	local up
+	up=$("$BERTH" status --json -f "$fleet" | jq .pid)
+	turn alpha '[{"role":"user","content":"hello"}]' >"$scratch/first" 3>&- &
+	wait_for 20 in_line
+	[ "$(status_of alpha pid)" = null ]
+	run_split "$BERTH" restart -f "$fleet" alpha
+	[ "$status" -eq 0 ]
+	wait
+	[ "$(jq -r .object "$scratch/first")" = chat.completion ]
+	turn beta '[{"role":"user","content":"hello"}]' >/dev/null
+	kill -9 "$(status_of alpha pid)"
+	wait_for 20 is_state alpha idle
+	turn alpha '[{"role":"user","content":"hello"}]' >/dev/null 3>&- & # whoever waits for one that is always up is told that it is not
+	wait_for 20 in_line
+	sed -i '/ alpha: {/s/start: on-demand/start: always/' "$fleet"
+	run_split "$BERTH" reload -f "$fleet"
+	[ "$status" -eq 0 ]
+	wait
+	wait_for 20 is_state alpha ready
+	sleep 1 # twenty looks at the memory
+	[ "$(status_of alpha starts)" = 2 ]
+	[ "$("$BERTH" status --json -f "$fleet" | jq .pid)" = "$up" ]
+}

@@ -297,6 +297,26 @@ static void dies_later(void **state)
     assert_string_equal(w->seen, "starting loading ready starting loading ready ");
 }
 
+static void dies_later_and_is_its_owners(void **state)
+{
+    struct world *w = *state;
+    struct run_info i;
+    make(w, NULL);
+    run_set_again(w->s, false);
+    start(w);
+    until(w, RUN_READY);
+    run_info(w->s, &i);
+    assert_int_equal(kill(i.pid, SIGKILL), 0);
+    until(w, RUN_FAILED);
+    run_info(w->s, &i);
+    assert_non_null(strstr(i.error, "(killed by SIGKILL)"));
+    start(w);
+    until(w, RUN_READY);
+    run_info(w->s, &i);
+    assert_int_equal(i.restarts, 0);
+    assert_int_equal(i.generation, 2);
+}
+
 /* Back-off goes on while starts fail, and the service comes back once the cause is gone. */
 static void dies_again_and_again(void **state)
 {
@@ -533,7 +553,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
-        TEST(start_and_stop), TEST(a_second_start), TEST(dies_at_load), TEST(dies_with_few_words), TEST(never_ready), TEST(wrong_model), TEST(dies_later),
+        TEST(start_and_stop), TEST(a_second_start), TEST(dies_at_load), TEST(dies_with_few_words), TEST(never_ready), TEST(wrong_model), TEST(dies_later), TEST(dies_later_and_is_its_owners),
         TEST(dies_again_and_again), TEST(stop_while_waiting_to_start_again), TEST(ignores_term), TEST(hurry), TEST(stop_while_loading),
         TEST(port_is_taken), TEST(no_such_program), TEST(freed_while_it_runs), TEST(a_full_log_is_moved), TEST(a_record_is_recovered),
         TEST(a_record_of_other_processes),

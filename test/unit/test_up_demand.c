@@ -127,7 +127,7 @@ static void done(struct world *w, size_t unit, uint64_t after)
 
 static void stopped(struct world *w, size_t unit)
 {
-    demand_gone(&w->d, unit, w->now);
+    demand_gone(&w->d, unit);
 }
 
 /* ---- tests ------------------------------------------------------------------------------------------------ */
@@ -455,6 +455,68 @@ static void none_is_starved(void **state)
     assert_in_range(served[0] - served[2] + 1, 0, 2);
 }
 
+/* Unit 0 was ready for ms and has ended by itself. */
+static void died(struct world *w, uint64_t ms)
+{
+    w->now += ms;
+    w->active[0] = 0;
+    w->open[0] = false;
+    demand_died(&w->d, 0, w->now);
+    report(w);
+}
+
+static void what_dies_later_starts_for_who_asks_and_holds_no_place(void **state)
+{
+    struct world *w = *state;
+    ask(w, 0, 1);
+    assert_string_equal(go(w), "S0");
+    loaded(w, 0, 500);
+    died(w, 100);
+    assert_string_equal(go(w), ""); /* nobody asks */
+    ask(w, 1, 1);
+    assert_string_equal(go(w), "S1");
+    loaded(w, 1, 500);
+    done(w, 1, 100000);
+    ask(w, 0, 1);
+    assert_string_equal(go(w), "C1 X1");
+    stopped(w, 1);
+    assert_string_equal(go(w), "S0");
+    loaded(w, 0, 500);
+    died(w, 100); /* twice in a row: it waits */
+    assert_false(demand_startable(&w->d, 0, w->now));
+    assert_true(demand_startable(&w->d, 0, w->now + DEMAND_RETRY_MIN_MS));
+    w->now += DEMAND_RETRY_MIN_MS;
+    ask(w, 0, 1);
+    assert_string_equal(go(w), "S0");
+    loaded(w, 0, 500);
+    died(w, 100);
+    assert_false(demand_startable(&w->d, 0, w->now + DEMAND_RETRY_MIN_MS));
+    assert_true(demand_startable(&w->d, 0, w->now + 2 * DEMAND_RETRY_MIN_MS));
+    w->now += 2 * DEMAND_RETRY_MIN_MS;
+    ask(w, 0, 1);
+    assert_string_equal(go(w), "S0");
+    loaded(w, 0, 500);
+    died(w, DEMAND_STABLE_MS);
+    assert_true(demand_startable(&w->d, 0, w->now));
+}
+
+static void a_pinned_one_that_dies_comes_back(void **state)
+{
+    struct world *w = *state;
+    w->d.units[0].pinned = true;
+    ask(w, 0, 1);
+    assert_string_equal(go(w), "S0");
+    loaded(w, 0, 500);
+    died(w, 100);
+    assert_string_equal(go(w), "S0");
+    loaded(w, 0, 500);
+    died(w, 100);
+    assert_string_equal(go(w), "");
+    assert_true(demand_due(&w->d) == w->now + DEMAND_RETRY_MIN_MS);
+    w->now += DEMAND_RETRY_MIN_MS;
+    assert_string_equal(go(w), "S0");
+}
+
 int main(void)
 {
 #define T(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
@@ -462,7 +524,7 @@ int main(void)
         T(nothing_is_started_before_it_is_asked_for), T(two_that_fit_are_up_together), T(two_that_do_not_fit_take_turns), T(a_running_stream_is_waited_for),
         T(it_is_stopped_only_when_the_router_knows), T(pinned_ones_stay), T(who_stood_idle_longest_for_its_load_goes), T(no_more_go_than_must), T(idle_ones_are_stopped),
         T(a_failed_load_is_tried_again_later_and_later), T(the_longest_wait_is_served_first), T(small_ones_pass_where_there_is_room), T(preloads_take_what_is_free), T(groups_narrow),
-        T(one_of_several_will_do), T(none_is_starved),
+        T(one_of_several_will_do), T(none_is_starved), T(what_dies_later_starts_for_who_asks_and_holds_no_place), T(a_pinned_one_that_dies_comes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
