@@ -76,7 +76,7 @@ static int use_fleet_file(struct used *u, const char *path, const struct fleet_o
 static bool is_up(const struct store *s, const char *name)
 {
     char path[STORE_PATH_MAX];
-    if (store_pathf(path, NULL, "%s/%s/lock", s->dirs->run, name) < 0 || access(path, F_OK) < 0)
+    if (store_pathf(path, NULL, "%s/fleets/%s/lock", s->dirs->state, name) < 0 || access(path, F_OK) < 0)
         return false;
     os_autoclose int fd = os_lock(path, false, false, NULL);
     return fd < 0;

@@ -340,6 +340,7 @@ static void release(struct up *u)
     free(u->services);
     os_closep(&u->store_fd);
     u->store = store_free(u->store);
+    os_closep(&u->state_fd);
     /* Last of all: whoever waits for the lock finds everything gone. */
     os_closep(&u->lock_fd);
     up_paths_release(&u->paths);
@@ -390,7 +391,7 @@ static int run_fleet(struct up *u)
 
 static void init(struct up *u, const struct up_options *o)
 {
-    *u = (struct up){.o = o, .lock_fd = -1, .store_fd = -1, .ready_fd = -1, .control = {.admin_fd = -1, .kept_fd = -1, .kept_admin_fd = -1}};
+    *u = (struct up){.o = o, .lock_fd = -1, .state_fd = -1, .store_fd = -1, .ready_fd = -1, .control = {.admin_fd = -1, .kept_fd = -1, .kept_admin_fd = -1}};
     u->reload.error = BUF_INIT(ERR_TEXT_MAX + 64);
     u->sink = (struct event_sink){.emit = up_emit, .ctx = u};
     u->router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);

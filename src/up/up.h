@@ -2,7 +2,8 @@
  *
  * up: the supervisor of a fleet on this machine, and the way to talk to it. It owns the fleet's lock, its engines (through run), the router worker with its listening sockets, and the control socket. One thread.
  *
- *   $RUN/<fleet>/lock           flock held while it runs
+ *   $RUN/<fleet>/lock           flock held while it runs; in it the pid and $RUN
+ *   $STATE/fleets/<fleet>/lock  the same, so that two with one state and two run folders do not meet
  *   $RUN/<fleet>/control.sock   HTTP/JSON, mode 0600, peers of our own uid and root only
  *   $RUN/<fleet>/pids           what to kill when a killed berth is started again
  *   $STATE/fleets/<fleet>/logs/SERVICE.log, router.log, berth.log (in the background)

@@ -31,9 +31,10 @@ int up_paths_make(const struct os_dirs *dirs, const char *name, struct up_paths 
     p.lock = join(p.run, "lock");
     p.sock = join(p.run, "control.sock");
     p.pids = join(p.run, "pids");
+    p.state_lock = join(p.fleet, "lock");
     p.logs = join(p.fleet, "logs");
     p.work = join(p.fleet, "work");
-    if (!p.lock || !p.sock || !p.pids || !p.logs || !p.work) {
+    if (!p.lock || !p.sock || !p.pids || !p.state_lock || !p.logs || !p.work) {
         up_paths_release(&p);
         return err_nomem(err);
     }
@@ -47,6 +48,7 @@ void up_paths_release(struct up_paths *p)
     free(p->lock);
     free(p->sock);
     free(p->pids);
+    free(p->state_lock);
     free(p->fleet);
     free(p->logs);
     free(p->work);
@@ -61,17 +63,22 @@ int up_log_path(const struct os_dirs *dirs, const char *name, const char *servic
 
 /* ---- is it running ---------------------------------------------------------------------------------------- */
 
-pid_t up_lock_holder(const char *lock_path)
+pid_t up_lock_holder(const char *lock_path, struct buf *ret_run)
 {
     if (access(lock_path, F_OK) < 0)
         return 0; /* os_lock would make it, and its folder may not be there */
     os_autoclose int fd = os_lock(lock_path, false, false, NULL);
     if (fd != -EWOULDBLOCK)
         return 0;
-    base_autobuf struct buf b = BUF_INIT(64);
+    base_autobuf struct buf b = BUF_INIT(UP_LOCK_TEXT);
     uint64_t pid;
-    if (os_read_file(AT_FDCWD, lock_path, &b, NULL) < 0 || str_to_u64(str_trim(buf_str(&b)), &pid) < 0 || pid < 1 || pid > INT32_MAX)
+    if (os_read_file(AT_FDCWD, lock_path, &b, NULL) < 0)
         return -1;
+    struct str run = buf_str(&b), first = str_split(&run, '\n');
+    if (str_to_u64(first, &pid) < 0 || pid < 1 || pid > INT32_MAX)
+        return -1;
+    if (ret_run)
+        buf_add_printable(ret_run, str_trim(run), UP_PATH_MAX - 1);
     return (pid_t)pid;
 }
 
@@ -83,7 +90,7 @@ int up_wait_gone(const struct os_dirs *dirs, const char *name, uint64_t limit_ms
         return rc;
     uint64_t until = clk_system.mono_us(NULL) / 1000 + limit_ms;
     for (;;) {
-        pid_t pid = up_lock_holder(p.lock);
+        pid_t pid = up_lock_holder(p.lock, NULL);
         if (pid == 0)
             break;
         uint64_t now = clk_system.mono_us(NULL) / 1000;
@@ -150,7 +157,7 @@ int up_call(const struct os_dirs *dirs, const char *name, const char *method, co
     int rc = up_paths_make(dirs, name, &p, err);
     if (rc < 0)
         return rc;
-    pid_t pid = up_lock_holder(p.lock);
+    pid_t pid = up_lock_holder(p.lock, NULL);
     struct httpio_request r = {.method = str_of(method), .target = str_of(target), .host = STR("berth")};
     struct call k = {.body = ret_body, .err = err};
     if (pid == 0)

@@ -45,6 +45,7 @@
 #define UP_BACKOFF_MAX_MS 5000    /* ... up to here; back to the first once it ran this long */
 #define UP_TEXT_MAX (4u << 20)    /* of one answer on the control socket */
 #define UP_PATH_MAX 4096
+#define UP_LOCK_TEXT (UP_PATH_MAX + 32) /* what is in a lock file: a pid and a path */
 #define UP_SOCKETS_MAX FLEET_ROUTER_LOOPS_MAX /* that the router listens at: one for each loop, or what the service manager passed */
 _Static_assert(UP_SOCKETS_MAX >= OS_SOCKETS_MAX, "all passed sockets have room");
 #define UP_SETTLE_MS 20000        /* how long a start waits for memory that a stopped engine held */
@@ -58,6 +59,7 @@ struct up_paths {
     char *run;    /* folder */
     char *lock, *sock, *pids;
     char *fleet;  /* folder of its state */
+    char *state_lock;
     char *logs, *work;
 };
 int up_paths_make(const struct os_dirs *dirs, const char *name, struct up_paths *ret, struct err *err) BASE_MUST_USE;
@@ -259,7 +261,8 @@ struct up {
     struct fleet *fleet;  /* ... which is this */
     struct os_dirs dirs;
     struct up_paths paths;
-    int lock_fd, store_fd;
+    int lock_fd, state_fd; /* the locks of the run and the state folder: both or none */
+    int store_fd;
     struct store *store;
     struct up_runtime **runtimes;
     size_t n_runtimes;
@@ -535,5 +538,5 @@ void up_daemon_tell(struct up *u, int exit_code);
 void up_daemon_detach(struct up *u);
 
 /* ---- up_client.c ---- */
-/* The process that holds the fleet's lock: its pid, 0 when none does. */
-pid_t up_lock_holder(const char *lock_path);
+/* The process that holds one of the fleet's locks: its pid, 0 when none does, -1 when it has not said yet. ret_run, which may be NULL, gets the run folder that its fleet is found in. */
+pid_t up_lock_holder(const char *lock_path, struct buf *ret_run);

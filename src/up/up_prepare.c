@@ -27,34 +27,62 @@ static int make_folders(struct up *u, struct err *err)
     return rc;
 }
 
-static int take_lock(struct up *u, struct err *err)
+/* Holds a lock file, and writes into it who does: the pid, and where its control socket is. -EWOULDBLOCK: another one does. */
+static int hold(const struct up *u, const char *path, int *ret_fd, struct err *err)
 {
-    if (u->upgrade.state) {
-        u->lock_fd = up_resume_fd(u, "lock_fd");
-        return u->lock_fd < 0 ? err_set(err, -EBADMSG, "the fleet's lock was not handed over") : 0;
-    }
-    struct err why;
+    base_autobuf struct buf text = BUF_INIT(UP_LOCK_TEXT);
     int fd;
     /* A command that looks whether the fleet is up holds the lock for a moment. */
-    for (unsigned i = 0; (fd = os_lock(u->paths.lock, true, false, &why)) == -EWOULDBLOCK && i < LOCK_TRIES; i++) {
-        pid_t pid = up_lock_holder(u->paths.lock);
-        if (pid > 0)
-            return err_set(err, -EBUSY, "fleet '%s' is already up (pid %d); 'berth down' stops it, 'berth restart' restarts its services", u->fleet->name, (int)pid);
-    }
-    if (fd == -EWOULDBLOCK)
-        return err_set(err, -EBUSY, "fleet '%s' is already up", u->fleet->name);
+    for (unsigned i = 0; (fd = os_lock(path, true, false, err)) == -EWOULDBLOCK && i < LOCK_TRIES; i++)
+        if (up_lock_holder(path, NULL) > 0)
+            break;
     if (fd < 0)
-        return err_set(err, fd, "%s", why.text);
-    u->lock_fd = fd;
-    char pid[16];
-    int n = snprintf(pid, sizeof(pid), "%d\n", (int)getpid());
+        return fd;
+    buf_addf(&text, "%d\n%s\n", (int)getpid(), u->dirs.run);
+    int rc = buf_status(&text) < 0 ? err_nomem(err) : 0;
     errno = EIO;
-    if (ftruncate(fd, 0) < 0 || pwrite(fd, pid, (size_t)n, 0) != n)
-        return err_sys(err, -errno, "cannot write '%s'", u->paths.lock);
+    if (rc == 0 && (ftruncate(fd, 0) < 0 || pwrite(fd, text.ptr, text.len, 0) != (ssize_t)text.len))
+        rc = err_sys(err, -errno, "cannot write '%s'", path);
+    if (rc < 0)
+        close(fd);
+    else
+        *ret_fd = fd;
+    return rc;
+}
+
+static int is_taken(const struct up *u, const char *path, struct err *err)
+{
+    base_autobuf struct buf where = BUF_INIT(4 * UP_PATH_MAX);
+    char who[32] = "";
+    pid_t pid = up_lock_holder(path, &where);
+    if (pid > 0)
+        snprintf(who, sizeof(who), " (pid %d)", (int)pid);
+    if (where.len == 0 || str_eq_c(buf_str(&where), u->dirs.run))
+        return err_set(err, -EBUSY, "fleet '%s' is already up%s; 'berth down' stops it, 'berth restart' restarts its services", u->fleet->name, who);
+    return err_set(err, -EBUSY, "fleet '%s' is already up%s with the run folder '%s' and this state; 'BERTH_RUN=%s berth down' stops it, another BERTH_STATE keeps the two apart", u->fleet->name, who, where.ptr, where.ptr);
+}
+
+/* The lock of the run folder is what commands find a fleet by. That of the state folder keeps a second one away that has another run folder: logs, prompts and what is known of conversations would be written by both. */
+static int take_locks(struct up *u, struct err *err)
+{
+    bool resumed = u->upgrade.state;
+    u->lock_fd = resumed ? up_resume_fd(u, "lock_fd") : -1;
+    u->state_fd = resumed ? up_resume_fd(u, "state_lock_fd") : -1;
+    if (resumed && u->lock_fd < 0)
+        return err_set(err, -EBADMSG, "the fleet's lock was not handed over");
+    int rc = resumed ? 0 : hold(u, u->paths.lock, &u->lock_fd, err);
+    if (rc == -EWOULDBLOCK)
+        return is_taken(u, u->paths.lock, err);
+    if (rc == 0 && u->state_fd < 0)
+        rc = hold(u, u->paths.state_lock, &u->state_fd, err);
+    if (rc == -EWOULDBLOCK)
+        rc = is_taken(u, u->paths.state_lock, err);
     /* Nobody serves it: whoever did is gone. */
-    if (unlink(u->paths.sock) < 0 && errno != ENOENT)
-        return err_sys(err, -errno, "cannot remove '%s'", u->paths.sock);
-    return 0;
+    if (rc == 0 && !resumed && unlink(u->paths.sock) < 0 && errno != ENOENT)
+        rc = err_sys(err, -errno, "cannot remove '%s'", u->paths.sock);
+    if (rc < 0 && u->state_fd < 0)
+        os_closep(&u->lock_fd); /* what holders of both tidy up is another's */
+    return rc;
 }
 
 static int recover(struct up *u, struct err *err)
@@ -278,7 +306,7 @@ int up_prepare(struct up *u, struct err *err)
 {
     int rc = make_folders(u, err);
     if (rc == 0)
-        rc = take_lock(u, err);
+        rc = take_locks(u, err);
     if (rc == 0 && !u->upgrade.state)
         rc = recover(u, err);
     if (rc == 0)

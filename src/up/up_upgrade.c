@@ -127,6 +127,7 @@ static int put_all(struct json_out *o, const struct up *u, struct kept *k, struc
     json_out_u64(o, "reloads", u->reload.done);
     json_out_u64(o, "upgrades", u->upgrade.done + 1);
     put_fd(o, "lock_fd", u->lock_fd, k);
+    put_fd(o, "state_lock_fd", u->state_fd, k);
     put_fd(o, "store_fd", u->store_fd, k);
     put_fd(o, "control_fd", u->control.kept_fd, k);
     put_fd(o, "admin_fd", u->control.kept_admin_fd, k);

@@ -145,6 +145,30 @@ replace_copy() { # FILE
 	[ "$(status_of '.services[0].error')" = "$why" ]
 }
 
+@test "one state folder has one supervisor, whatever its run folder: across an upgrade, and until it dies" {
+	ports 1
+	start_copy "a: {runtime: sys, port: ${port[0]}, identity: /v1/models, command: [$aids/fake_engine, --port, '{port}', --name, a]}"
+	engine=$(status_of '.services[0].pid')
+	printf -v refusal "fleet 'life' is already up (pid %s) with the run folder '%s' and this state; 'BERTH_RUN=%s berth down' stops it, another BERTH_STATE keeps the two apart" \
+		"$up_pid" "$BERTH_RUN" "$BERTH_RUN"
+	for _ in 1 2; do
+		BERTH_RUN=$scratch/run2 run_split "$BERTH" up -d -f "$fleet"
+		[ "$status" -eq 1 ]
+		[ "$errors" = "berth up: $refusal" ] || { echo "$errors"; false; }
+		[ "$(status_of '.services[0].pid, .services[0].state' | tr '\n' ' ')" = "$engine ready " ]
+		"$BERTH" upgrade -f "$fleet" 2>/dev/null
+	done
+	run_split "$BERTH" up -d -f "$fleet"
+	[ "$errors" = "berth up: fleet 'life' is already up (pid $up_pid); 'berth down' stops it, 'berth restart' restarts its services" ]
+	kill -KILL "$up_pid"
+	wait_for 20 is_gone "$engine"
+	export BERTH_RUN=$scratch/run2
+	bring_up
+	[ "$(status_of '.services[0].state')" = ready ]
+}
+
+is_gone() { [ ! -e "/proc/$1" ]; }
+
 @test "the state is refused when it is not understood" {
 	run_split "$BERTH" _up
 	[ "$status" -eq 2 ]

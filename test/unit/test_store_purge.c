@@ -180,9 +180,9 @@ static void test_fleet_that_is_up(void **state)
     f = load(w, "home/fleet.yaml");
     assert_int_equal(store_uses_write(w->store, f, false, NULL), 0); /* as a pull of the new one does */
     fleet_free(f);
-    put(w, "run/home/lock", "");
+    put(w, "state/fleets/home/lock", "");
     char path[STORE_PATH_MAX];
-    assert_int_equal(store_pathf(path, NULL, "%s/home/lock", w->run), 0);
+    assert_int_equal(store_pathf(path, NULL, "%s/fleets/home/lock", w->state), 0);
     int up = os_lock(path, true, false, NULL);
     assert_true(up >= 0);
     struct store_purge p = purge(w, true);

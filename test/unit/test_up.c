@@ -248,15 +248,18 @@ static void a_lock_names_its_holder(void **state)
     char path[96];
     struct err err = {0};
     snprintf(path, sizeof(path), "%s/lock", w->dir);
-    assert_int_equal(up_lock_holder(path), 0);
+    assert_int_equal(up_lock_holder(path, NULL), 0);
     int fd = os_lock(path, true, false, NULL);
     assert_true(fd >= 0);
-    assert_int_equal(write(fd, "4711\n", 5), 5);
-    assert_int_equal(up_lock_holder(path), 4711);
+    static const char held[] = "4711\n/a/run\x1b\n"; /* what another wrote is shown, not obeyed */
+    base_autobuf struct buf run = BUF_INIT(UP_PATH_MAX);
+    assert_int_equal(write(fd, held, sizeof(held) - 1), sizeof(held) - 1);
+    assert_int_equal(up_lock_holder(path, &run), 4711);
+    assert_string_equal(run.ptr, "/a/run\\x1b");
     assert_int_equal(ftruncate(fd, 0), 0);
-    assert_int_equal(up_lock_holder(path), -1); /* held, by whom is not known yet */
+    assert_int_equal(up_lock_holder(path, NULL), -1); /* held, by whom is not known yet */
     close(fd);
-    assert_int_equal(up_lock_holder(path), 0);
+    assert_int_equal(up_lock_holder(path, NULL), 0);
 
     snprintf(path, sizeof(path), "%s/test", w->dir);
     assert_int_equal(mkdir(path, 0700), 0);
@@ -327,7 +330,7 @@ static void up_and_down(void **state)
     assert_int_equal(call(w, "POST", "/requests/1/cancel", &j), 404);
     assert_text(json_root(j), "error", "no request of that number is under way");
     json_free(j);
-    assert_int_equal(up_lock_holder((snprintf(sock, sizeof(sock), "%s/test/lock", w->dir), sock)), w->child);
+    assert_int_equal(up_lock_holder((snprintf(sock, sizeof(sock), "%s/test/lock", w->dir), sock), NULL), w->child);
 
     go_down(w);
     assert_int_equal(kill(engine, 0), -1);
