@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <os/os.h>
@@ -48,6 +49,24 @@ static int make_file(int dir)
     return fd;
 }
 
+/* What is asked for in a removed folder fails with ENOENT, or on ext4 with EPERM. */
+static bool is_removed(int dir)
+{
+    struct stat st;
+    return fstat(dir, &st) == 0 && st.st_nlink == 0;
+}
+
+/* The folder was removed: one in its place. Whoever owns the router makes one again where this account may not. */
+static int make_file_again(int dir)
+{
+    os_autoclose int above = openat(dir, "..", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (above < 0)
+        return -errno;
+    (void)mkdirat(above, PROXY_BODIES, 0700);
+    os_autoclose int other = openat(above, PROXY_BODIES, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return other < 0 ? -errno : make_file(other);
+}
+
 static int write_all(int fd, struct str data, size_t at)
 {
     while (data.len) {
@@ -68,6 +87,8 @@ static void write_job(void *ctx)
     struct proxy_file *f = ctx;
     if (f->fd < 0) {
         f->fd = make_file(f->dir);
+        if (f->fd < 0 && is_removed(f->dir))
+            f->fd = make_file_again(f->dir);
         os_closep(&f->dir);
     }
     f->rc = f->fd < 0 ? f->fd : write_all(f->fd, buf_str(&f->flight), f->written);

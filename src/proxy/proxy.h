@@ -94,7 +94,8 @@ void proxy_set_config(struct proxy *p, struct proxy_config *c);
 void proxy_set_keys(struct proxy *p, struct proxy_keys *k);
 /* Serves a listening descriptor, which it owns from now on, also on failure. The loops take turns: an address that all are to serve needs a socket with SO_REUSEPORT for each. */
 int proxy_listen(struct proxy *p, int fd, struct err *err) BASE_MUST_USE;
-/* A folder for large bodies, which is ours from now on: they are in files without names there. Before the first proxy_listen, or never: then all are in memory. */
+/* A folder for large bodies, which is ours from now on: they are in files without names there. Before the first proxy_listen, or never: then all are in memory. One that is removed is looked for, and made where that may be done, beside where it was, by its name. */
+#define PROXY_BODIES "bodies"
 void proxy_spill_to(struct proxy *p, int dir_fd);
 /* Takes no new connections and ends once what runs has ended, at the latest after deadline_ms. */
 void proxy_drain(struct proxy *p, uint64_t deadline_ms, void (*cb)(void *ctx), void *ctx);

@@ -36,7 +36,7 @@
 #include "demand_int.h"
 #include "up.h"
 
-#define UP_TRIM_MS 2000           /* between looks at the size of router.log */
+#define UP_TEND_MS 2000           /* between looks at the router's files */
 #define UP_TICK_MS 250            /* redraws what a start is doing */
 #define UP_STATS_MS 1000          /* how long a status waits for the router's numbers */
 #define UP_UPGRADE_MS 20          /* between the word that another program takes over and its start */
@@ -196,7 +196,8 @@ struct up_router {
     struct net_addr addr;   /* of the first */
     struct proxy_pair pair; /* certificate and key in force */
     struct up_worker *workers; /* the newest first: that one serves, or will once it accepts */
-    struct net_timer *timer, *trim;
+    struct net_timer *timer, *tend;
+    bool unmended; /* something is wrong with its files, which was said */
     uint64_t backoff_ms, restarts;
     bool draining; /* it has been told to end */
     struct buf metrics, index; /* index: what the worker knows of conversations, for the next one */
@@ -424,6 +425,8 @@ int up_worker_start(struct up *u, struct up_worker **ret, struct err *err) BASE_
 /* One that runs already; owns the channel, also on failure, and the process on success. */
 int up_worker_adopt(struct up *u, const struct os_proc *proc, int channel_fd, struct up_worker **ret, struct err *err) BASE_MUST_USE;
 void up_worker_send(struct up_worker *w, const struct buf *line);
+/* Makes the folder for large bodies again when it was removed. */
+int up_worker_mend_spill(struct up *u, struct err *err) BASE_MUST_USE;
 /* Takes it out of the list; one that lives is killed and waited for. Takes NULL; returns NULL. */
 struct up_worker *up_worker_free(struct up_worker *w);
 

@@ -309,9 +309,8 @@ void up_router_take(struct up_worker *w, struct str line)
 /* ---- its processes -------------------------------------------------------------------------------------- */
 
 /* The worker writes a line for each request, at the end of whatever the file is: over its bound the file is kept once as router.log.1 and cut. */
-static void trim_log(void *ctx)
+static void trim_log(const struct up *u)
 {
-    const struct up *u = ctx;
     base_autobuf struct buf path = BUF_INIT(UP_PATH_MAX), old = BUF_INIT(UP_PATH_MAX);
     struct stat st;
     buf_addf(&path, "%s/router.log", u->paths.logs);
@@ -321,6 +320,42 @@ static void trim_log(void *ctx)
     (void)unlink(old.ptr);
     base_ignore(os_copy_file(AT_FDCWD, path.ptr, AT_FDCWD, old.ptr, 0600, NULL)); /* bounded all the same */
     base_ignore(truncate(path.ptr, 0));
+}
+
+/* Without its file nobody finds a unix socket, however well it is served: another one takes its place, and a worker that serves it. The one before finishes what it has. */
+static int mend_socket(struct up *u, struct err *err)
+{
+    struct up_router *r = &u->router;
+    int fds[UP_SOCKETS_MAX];
+    struct net_addr a;
+    struct stat st;
+    if (!r->addr.unix_path || r->passed || u->phase != UP_SERVING || !up_router_accepts(u) || lstat(r->addr.host, &st) == 0 || errno != ENOENT)
+        return 0;
+    int n = proxy_bind(u->fleet, fds, &a, err);
+    if (n < 0)
+        return n;
+    up_router_rebind(u, fds, (size_t)n, &a);
+    int rc = up_router_replace(u, err);
+    if (rc < 0) {
+        (void)unlink(r->addr.host); /* so that it is tried again */
+        return rc;
+    }
+    up_say(u, EVENT_WARN, "router", "its socket '%s' had been removed: it is there again", r->addr.host);
+    return 0;
+}
+
+/* What others did to the router's files is mended, and what cannot be is said once. */
+static void on_tend(void *ctx)
+{
+    struct up *u = ctx;
+    struct err err;
+    trim_log(u);
+    int rc = up_worker_mend_spill(u, &err);
+    if (rc == 0)
+        rc = mend_socket(u, &err);
+    if (rc < 0 && !u->router.unmended)
+        up_say(u, EVENT_ERROR, "router", "%s", err.text);
+    u->router.unmended = rc < 0;
 }
 
 static void start_later(struct up *u, const char *why)
@@ -374,8 +409,8 @@ static int start(struct up *u, struct err *err)
     struct up_worker *w;
     if (!r->timer)
         r->timer = net_timer_new(u->loop, on_timer, u);
-    if (!r->trim && (r->trim = net_timer_new(u->loop, trim_log, u)))
-        net_timer_start(r->trim, UP_TRIM_MS, UP_TRIM_MS);
+    if (!r->tend && (r->tend = net_timer_new(u->loop, on_tend, u)))
+        net_timer_start(r->tend, UP_TEND_MS, UP_TEND_MS);
     int rc = r->timer ? up_worker_start(u, &w, err) : err_nomem(err);
     if (rc < 0)
         return rc;
@@ -466,7 +501,7 @@ void up_router_release(struct up *u)
         up_worker_free(r->workers);
     if (u->loop) {
         r->timer = net_timer_close(r->timer);
-        r->trim = net_timer_close(r->trim);
+        r->tend = net_timer_close(r->tend);
     }
     close_sockets(r);
     if (r->addr.unix_path && !r->passed)

@@ -58,23 +58,46 @@ static int open_log(struct up *u, struct err *err)
     return fd < 0 ? err_sys(err, -errno, "cannot open log '%s'", path.ptr) : fd;
 }
 
-/* The folder for large bodies, which its account alone may use; on disk, because the run folder is memory. Without one all bodies are in memory. */
-static int open_spill(struct up *u, const struct os_spawn *s)
+/* Under root a worker runs as the engines' account. */
+static int find_account(struct os_spawn *s, struct err *err)
 {
-    struct err err;
-    base_autobuf struct buf path = BUF_INIT(UP_PATH_MAX);
-    buf_addf(&path, "%s/bodies", u->paths.fleet);
-    int fd = buf_status(&path) < 0 ? err_nomem(&err) : os_make_dirs(path.ptr, 0700, &err);
+    s->drop = geteuid() == 0;
+    return s->drop ? os_engine_account(&s->uid, &s->gid, err) : 0;
+}
+
+static int spill_path(const struct up *u, struct buf *ret, struct err *err)
+{
+    buf_addf(ret, "%s/" PROXY_BODIES, u->paths.fleet);
+    return buf_status(ret) < 0 ? err_nomem(err) : 0;
+}
+
+/* The folder for large bodies, which its account alone may use; on disk, because the run folder is memory. */
+static int open_spill(const char *path, const struct os_spawn *s, struct err *err)
+{
+    int fd = os_make_dirs(path, 0700, err);
     if (fd == 0)
-        fd = os_open_dir(path.ptr, &err);
+        fd = os_open_dir(path, err);
     if (fd >= 0 && s->drop && fchown(fd, s->uid, s->gid) < 0) {
-        int rc = err_sys(&err, -errno, "cannot give '%s' to the router's account", path.ptr);
+        int rc = err_sys(err, -errno, "cannot give '%s' to the router's account", path);
         close(fd);
         fd = rc;
     }
-    if (fd < 0)
-        up_say(u, EVENT_WARN, "router", "large request bodies stay in memory: %s", err.text);
     return fd;
+}
+
+int up_worker_mend_spill(struct up *u, struct err *err)
+{
+    struct os_spawn s = {0};
+    base_autobuf struct buf path = BUF_INIT(UP_PATH_MAX);
+    int rc = spill_path(u, &path, err);
+    if (rc < 0 || access(path.ptr, F_OK) == 0 || errno != ENOENT)
+        return rc;
+    rc = find_account(&s, err);
+    os_autoclose int fd = rc < 0 ? rc : open_spill(path.ptr, &s, err);
+    if (fd < 0)
+        return fd;
+    up_say(u, EVENT_WARN, "router", "its folder '%s' had been removed: it is there again", path.ptr);
+    return 0;
 }
 
 static int spawn(struct up *u, int channel, struct os_proc *ret, struct err *err)
@@ -97,20 +120,22 @@ static int spawn(struct up *u, int channel, struct os_proc *ret, struct err *err
     }
     struct os_spawn s = {.argv = argv, .envp = envp, .cwd = "/", .stdin_fd = -1, .stdout_fd = log >= 0 ? log : STDOUT_FILENO, .stderr_fd = log >= 0 ? log : STDERR_FILENO,
                          .keep_fds = keep, .n_keep_fds = 1 + r->n_listen, .death_signal = SIGKILL, .new_group = true};
-    if (geteuid() == 0) {
-        int rc = os_engine_account(&s.uid, &s.gid, err);
-        if (rc < 0)
-            return rc;
-        s.drop = true;
-    }
-    os_autoclose int spill = open_spill(u, &s);
-    if (spill >= 0) {
+    struct err why;
+    base_autobuf struct buf path = BUF_INIT(UP_PATH_MAX);
+    int rc = find_account(&s, err);
+    if (rc < 0)
+        return rc;
+    rc = spill_path(u, &path, &why);
+    os_autoclose int spill = rc < 0 ? rc : open_spill(path.ptr, &s, &why);
+    if (spill < 0) {
+        up_say(u, EVENT_WARN, "router", "large request bodies stay in memory: %s", why.text);
+    } else {
         snprintf(folder, sizeof(folder), "%zu", FD_LISTEN + r->n_listen);
         argv[6 + 2 * r->n_listen] = "--spill-fd";
         argv[7 + 2 * r->n_listen] = folder;
         keep[s.n_keep_fds++] = spill;
     }
-    int rc = os_spawn(&s, ret, err);
+    rc = os_spawn(&s, ret, err);
     if (rc == -EACCES && s.drop) {
         /* The account cannot come to a program below a private folder; to the file that this process runs from it can. */
         argv[0] = "/proc/self/exe";

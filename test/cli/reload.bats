@@ -140,3 +140,32 @@ teardown() {
 	curl -sS --retry 5 --retry-connrefused --cacert "$scratch/one.pem" "https://127.0.0.1:${port[1]}/v1/models" | grep -q '"a"'
 	[ ! -e "$scratch/r.sock" ]
 }
+
+@test "what others remove of the router's files is there again: its socket, and the folder for large bodies" {
+	ports 1
+	router="{listen: 'unix:r.sock', bodies: {spill: 8KiB}}"
+	write_fleet "a: {runtime: sys, port: ${port[0]}, identity: /v1/models, command: [$aids/fake_engine, --port, '{port}', --name, a, --events, '80', --gap, '50']}"
+	bring_up
+	url=http://berth
+	unix=(--unix-socket "$scratch/r.sock")
+	log=$BERTH_STATE/fleets/life/logs/berth.log
+	stream a "${unix[@]}"
+	rm "$scratch/r.sock"
+	wait_for 20 grep -q "its socket '$scratch/r.sock' had been removed: it is there again" "$log"
+	wait_for 20 curl -sS "${unix[@]}" "$url/v1/models" -o "$scratch/models"
+	grep -q '"a"' "$scratch/models"
+	[ "$(stat -c %a "$scratch/r.sock")" = 600 ]
+	streamed 80
+	# a body that goes to a file, in a folder that was made again by whoever may
+	bodies=$BERTH_STATE/fleets/life/bodies
+	owner=$(stat -c '%u %a' "$bodies")
+	printf '{"model":"a","messages":[],"x":"%030000d"}' 1 >"$scratch/body"
+	rmdir "$bodies"
+	wait_for 20 large_body_is_taken
+	[ "$(stat -c '%u %a' "$bodies")" = "$owner" ]
+	curl -sS --unix-socket "$BERTH_RUN/life/control.sock" http://berth/metrics | grep -q '^berth_router_bodies_spilled_total [1-9]'
+	"$BERTH" down -f "$fleet" 2>/dev/null
+	[ ! -e "$scratch/r.sock" ]
+}
+
+large_body_is_taken() { [ "$(curl -sS "${unix[@]}" "$url/v1/chat/completions" -H 'Content-Type: application/json' --data-binary @"$scratch/body" -o /dev/null -w '%{http_code}')" = 200 ]; }
