@@ -5,7 +5,8 @@
  *   identity.c  what a request is part of: its conversation, found from its messages or from what the client says, and its scaffold
  *   affinity.c  which replica holds how much of a conversation
  *   memory.c    the same as bytes, so that a restart of the router forgets nothing
- *   sched.c     slots, queue, policies: who is sent where, and when
+ *   sched.c     slots, policies: who is sent where, and when
+ *   queue.c     who waits, in which order
  *
  * A conversation is the chain of its messages' hashes: the next turn has the last one as an exact prefix, so the longest known chain is the conversation. System text and tools, which all
  * conversations of an agent share, are the scaffold: it seeds the chain and is never a match by itself.
@@ -186,6 +187,19 @@ struct sched_group {
     uint64_t full;  /* the walk that found no room */
 };
 
+/* Tickets that wait and have something in common: their owner, or their owner and their flow. */
+enum sched_kinship { SCHED_BY_OWNER, SCHED_BY_FLOW, SCHED_N_KINSHIPS };
+struct sched_kin {
+    uint64_t owner, flow; /* flow 0: all of the owner */
+    size_t n;
+    uint64_t most; /* no `place` of theirs is above it */
+    struct sched_ticket *first, *last;
+    struct sched_kin *next; /* in the table's place */
+};
+struct sched_link {
+    struct sched_ticket *next, *before;
+};
+
 /* One request. The owner keeps it from sched_enter until it is out again. */
 struct sched_ticket {
     /* set by the owner */
@@ -217,9 +231,13 @@ struct sched_ticket {
     uint64_t waited_ms; /* before earlier replicas */
     uint64_t place;                /* how many of its owner and flow waited before it */
     bool grouped;                  /* counted in its group */
+    struct sched_ticket *next, *before;
+    struct {
+        struct sched_link link;
+        struct sched_kin kin; /* when it lies here */
+    } kinship[SCHED_N_KINSHIPS];
     struct sched_weighed weighed[SCHED_WEIGHED_MAX]; /* the chosen one first */
     size_t n_weighed;
-    struct sched_ticket *next, *before;
 };
 
 enum sched_result { SCHED_OK, SCHED_FAILED, SCHED_ABANDONED }; /* abandoned: says nothing of the replica */

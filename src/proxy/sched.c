@@ -10,7 +10,6 @@
 
 #include <errno.h>
 
-#define RANK_FIRST 0            /* of who is entered again */
 #define EWMA_NEW 0.2            /* weight of a new number */
 #define LEARN_TOKENS 32         /* shorter prompts say little about speed */
 #define DROP_FROM_TOKENS 64     /* a prediction below this is not worth correcting */
@@ -28,7 +27,7 @@ struct sched *sched_new(struct affinity *a)
 {
     struct sched *s = calloc(1, sizeof *s);
     if (s)
-        *s = (struct sched){.affinity = a, .due = UINT64_MAX, .rank = RANK_FIRST + 1, .gap_ms = 20, .returns = 0.5};
+        *s = (struct sched){.affinity = a, .due = UINT64_MAX, .rank = SCHED_RANK_FIRST + 1, .gap_ms = 20, .returns = 0.5};
     return s;
 }
 
@@ -97,66 +96,19 @@ static void praise(struct sched_replica *r)
 
 /* ---- the queue ----------------------------------------------------------------------------------------------- */
 
-static void queue_remove(struct sched *s, struct sched_ticket *t)
+static void leave_queue(struct sched *s, struct sched_ticket *t)
 {
-    *(t->before ? &t->before->next : &s->first) = t->next;
-    *(t->next ? &t->next->before : &s->last) = t->before;
-    t->next = t->before = NULL;
-    s->waiting--;
+    sched_queue_remove(&s->queue, t);
     if (t->grouped)
         t->group->waiting--;
     t->grouped = false;
 }
 
-static void queue_insert(struct sched *s, struct sched_ticket *t)
-{
-    struct sched_ticket *before = s->last;
-    while (before && before->rank > t->rank)
-        before = before->before;
-    t->before = before;
-    t->next = before ? before->next : s->first;
-    *(t->before ? &t->before->next : &s->first) = t;
-    *(t->next ? &t->next->before : &s->last) = t;
-    s->waiting++;
-}
-
-static void rank_new(const struct sched *s, struct sched_ticket *t, bool again)
-{
-    t->rank = again ? RANK_FIRST : s->rank;
-    t->place = 0;
-    for (const struct sched_ticket *o = s->first; o && !again; o = o->next) {
-        bool flow = t->flow && o->flow == t->flow && o->owner == t->owner;
-        t->place += flow;
-        t->rank += t->owner ? o->owner == t->owner : flow;
-    }
-}
-
-/* An owner's places in the queue are his, in whatever order: the new one takes that of the first whose conversation is further along, which moves to his next place, and so on. */
-static void insert_among_own(struct sched *s, struct sched_ticket *t)
-{
-    for (struct sched_ticket *o = s->first, *next; o; o = next) {
-        next = o->next;
-        if (o->owner != t->owner || o->place <= t->place || o->rank == RANK_FIRST)
-            continue;
-        uint64_t rank = o->rank;
-        o->rank = t->rank;
-        t->rank = rank;
-        t->before = o->before;
-        t->next = o->next;
-        *(t->before ? &t->before->next : &s->first) = t;
-        *(t->next ? &t->next->before : &s->last) = t;
-        o->next = o->before = NULL;
-        t = o;
-    }
-    queue_insert(s, t);
-}
-
 int sched_enter(struct sched *s, struct sched_ticket *t, uint64_t now)
 {
     bool again = t->entered_ms > 0; /* it has waited its turn */
-    if (!again && s->waiting >= SCHED_QUEUE_MAX)
+    if (!again && s->queue.n >= SCHED_QUEUE_MAX)
         return -EBUSY;
-    rank_new(s, t, again);
     if (again)
         t->waited_ms += t->started_ms - t->entered_ms;
     t->entered_ms = now;
@@ -166,21 +118,18 @@ int sched_enter(struct sched *s, struct sched_ticket *t, uint64_t now)
     t->grouped = t->group && t->leased && !again; /* who comes again has fewer candidates */
     if (t->grouped)
         t->group->waiting++;
-    if (again || !t->owner)
-        queue_insert(s, t);
-    else
-        insert_among_own(s, t);
+    sched_queue_add(&s->queue, t, s->rank, again);
     return 0;
 }
 
 size_t sched_waiting(const struct sched *s)
 {
-    return s->waiting;
+    return s->queue.n;
 }
 
 struct sched_ticket *sched_first(const struct sched *s)
 {
-    return s->first;
+    return s->queue.first;
 }
 
 uint64_t sched_due(const struct sched *s)
@@ -288,16 +237,16 @@ static void lease(struct sched *s, struct sched_ticket *t, const struct sched_ch
 
 struct sched_ticket *sched_next(struct sched *s, uint64_t now, bool *ret_expired)
 {
-    size_t left = s->waiting; /* who may have a turn yet */
+    size_t left = s->queue.n; /* who may have a turn yet */
     bool whole = now - s->walked_ms >= SCHED_WALK_MS, passed = false;
     s->due = UINT64_MAX;
     s->walk++;
     *ret_expired = false;
-    for (struct sched_ticket *t = s->first, *next; t && (left || whole); t = next) {
+    for (struct sched_ticket *t = s->queue.first, *next; t && (left || whole); t = next) {
         struct sched_choice c;
         next = t->next;
         if (now - t->entered_ms >= SCHED_QUEUE_MS) {
-            queue_remove(s, t);
+            leave_queue(s, t);
             t->state = SCHED_OUT;
             *ret_expired = true;
             return t;
@@ -320,7 +269,7 @@ struct sched_ticket *sched_next(struct sched *s, uint64_t now, bool *ret_expired
                 s->due = due;
             continue;
         }
-        queue_remove(s, t);
+        leave_queue(s, t);
         if (c.verdict == SCHED_NOBODY) {
             t->state = SCHED_OUT;
             return t;
@@ -400,7 +349,7 @@ void sched_leave(struct sched *s, struct sched_ticket *t, const struct sched_out
 {
     struct sched_replica *r = t->replica;
     if (t->state == SCHED_WAITING)
-        queue_remove(s, t);
+        leave_queue(s, t);
     if (t->state != SCHED_RUNNING || r->life != t->life) {
         t->state = SCHED_OUT;
         return;

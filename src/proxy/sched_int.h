@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * proxy, private to sched.c and policy.c: what a policy sees of the replicas when a request asks for one.
+ * proxy, private to sched.c, queue.c and policy.c: who waits in which order, and what a policy sees of the replicas when a request asks for one.
  */
 #pragma once
 
@@ -8,10 +8,31 @@
 
 #define SCHED_VIEWS_MAX 1024
 
+/* ---- queue.c ---------------------------------------------------------------------------------------------- */
+
+#define SCHED_RANK_FIRST 0 /* of who is entered again */
+#define QUEUE_KIN 512      /* places of the table of kin; a power of two */
+
+struct sched_queue {
+    struct sched_ticket *first, *last;
+    size_t n;
+    struct {
+        uint64_t rank;
+        struct sched_ticket *last; /* of that rank */
+    } ranks[SCHED_QUEUE_MAX + 1];  /* those in the queue, rising: each ticket may have another one, and all that come again have the first */
+    size_t n_ranks;
+    struct sched_kin *kin[QUEUE_KIN];
+};
+
+/* Gives t its rank, counted from `rank`, which is above SCHED_RANK_FIRST, and its place. The queue must have less than SCHED_QUEUE_MAX, or t comes again. */
+void sched_queue_add(struct sched_queue *q, struct sched_ticket *t, uint64_t rank, bool again);
+void sched_queue_remove(struct sched_queue *q, struct sched_ticket *t);
+
+/* ---- sched.c and policy.c ----------------------------------------------------------------------------------- */
+
 struct sched {
     struct affinity *affinity;
-    struct sched_ticket *first, *last;
-    size_t waiting;
+    struct sched_queue queue;
     uint64_t turns, rank, due;
     uint64_t walk;      /* counts walks over the queue */
     uint64_t walked_ms; /* the last one to its end */
