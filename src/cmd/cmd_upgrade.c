@@ -27,17 +27,26 @@ static bool member(const struct buf *body, const char *key, uint64_t *ret, struc
     return ok;
 }
 
-/* Until the one that took over answers. */
+static int refused(const struct buf *why)
+{
+    return cmd_failf(CMD_FAILED, "%s; nothing has changed", why->len ? why->ptr : "the supervisor refused");
+}
+
+/* Until the one that took over answers, or the one before says why it goes on: what it was asked has become wrong meanwhile. */
 static int wait_for(const struct os_dirs *dirs, const char *name, uint64_t before)
 {
     for (int i = 0; i < STEPS; i++) {
-        base_autobuf struct buf body = BUF_INIT(ANSWER_MAX), version = BUF_INIT(256);
+        base_autobuf struct buf body = BUF_INIT(ANSWER_MAX), version = BUF_INIT(256), why = BUF_INIT(2 * ERR_TEXT_MAX);
         struct timespec step = {.tv_nsec = STEP_MS * 1000000L};
         unsigned status = 0;
         uint64_t now = before;
         (void)nanosleep(&step, NULL);
         /* a connection may be cut by the exec: the next question is heard */
-        if (up_call(dirs, name, "GET", "/status", &status, &body, NULL) < 0 || status != 200 || !member(&body, "upgrades", &now, NULL) || now <= before)
+        if (up_call(dirs, name, "GET", "/status", &status, &body, NULL) < 0 || status != 200 || !member(&body, "upgrades", &now, NULL))
+            continue;
+        if (now <= before && member(&body, "upgrade_error", NULL, &why))
+            return refused(&why);
+        if (now <= before)
             continue;
         bool known = member(&body, "version", NULL, &version);
         (void)fprintf(stderr, "fleet '%s' is run by berth %s\n", name, known ? version.ptr : "?");
@@ -58,8 +67,8 @@ static int upgrade(const struct cmd *c, const struct cmd_args *a, const char *na
         return cmd_fail(CMD_FAILED, &err);
     if (status == 200 && member(&body, "upgrades", &before, NULL))
         return wait_for(dirs, name, before);
-    bool told = member(&body, "error", NULL, &why);
-    return cmd_failf(CMD_FAILED, "%s; nothing has changed", told ? why.ptr : "the supervisor refused");
+    (void)member(&body, "error", NULL, &why);
+    return refused(&why);
 }
 
 static int run_upgrade(const struct cmd *c, int argc, char **argv)

@@ -250,6 +250,7 @@ struct up_reload {
 struct up_upgrade {
     bool wanted;        /* as soon as the loop has stopped */
     uint64_t done;      /* how often this fleet's supervisor was replaced */
+    struct buf error;   /* why the last that was to take over did not; empty */
     struct json *state; /* what the one before handed over, while it is read; NULL */
     struct net_timer *timer;
 };

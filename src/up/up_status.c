@@ -171,6 +171,7 @@ int up_status_text(struct up *u, const struct fleet *f, struct buf *out)
     json_out_end(o);
     json_out_cstr(o, "version", u ? BERTH_VERSION : NULL);
     json_out_u64(o, "upgrades", u ? u->upgrade.done : 0);
+    json_out_cstr(o, "upgrade_error", u && u->upgrade.error.len ? u->upgrade.error.ptr : NULL);
     json_out_u64(o, "reloads", u ? u->reload.done : 0);
     json_out_cstr(o, "reload_error", u && u->reload.error.len ? u->reload.error.ptr : NULL);
     put_router(o, u, f);

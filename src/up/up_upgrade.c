@@ -195,6 +195,8 @@ int up_upgrade_ask(struct up *u, struct err *err)
     int rc = fd < 0 ? fd : try_program(u, fd, err);
     os_closep(&fd);
     kept_free(k);
+    if (rc == 0)
+        buf_clear(&u->upgrade.error);
     return rc;
 }
 
@@ -232,6 +234,7 @@ void up_upgrade_exec(struct up *u)
         err_sys(&err, -failed, "cannot run '%s'", u->o->program);
         up_manager_tell(u, "READY=1\n");
     }
+    buf_add_c(&u->upgrade.error, err.text); /* for who asked */
     up_say(u, EVENT_ERROR, "upgrade", "%s; this one goes on", err.text);
     kept_free(k);
 }

@@ -145,6 +145,28 @@ replace_copy() { # FILE
 	[ "$(status_of '.services[0].error')" = "$why" ]
 }
 
+@test "what is in the way only once it was asked is told by the command too" {
+	ports 1
+	start_copy "a: {runtime: sys, port: ${port[0]}, identity: /v1/models, command: [$aids/fake_engine, --port, '{port}', --name, a]}"
+	original=$BERTH
+	cp "$BERTH" "$scratch/good"
+	# one that is gone when its turn has come
+	# shellcheck disable=SC2016
+	printf '#!/bin/sh\nrm "$0"\n' >"$scratch/other"
+	replace_copy "$scratch/other"
+	BERTH=$scratch/good
+	for _ in 1 2; do
+		run_split timeout 30 "$BERTH" upgrade -f "$fleet"
+		[ "$status" -eq 1 ]
+		[ "$errors" = "berth upgrade: cannot run '$original': No such file or directory; nothing has changed" ]
+		[ "$(status_of '.upgrades, .services[0].state' | tr '\n' ' ')" = "0 ready " ]
+		replace_copy "$scratch/other"
+	done
+	replace_copy "$scratch/good"
+	"$BERTH" upgrade -f "$fleet" 2>/dev/null
+	[ "$(status_of '.upgrades, .upgrade_error' | tr '\n' ' ')" = "1 null " ]
+}
+
 @test "one state folder has one supervisor, whatever its run folder: across an upgrade, and until it dies" {
 	ports 1
 	start_copy "a: {runtime: sys, port: ${port[0]}, identity: /v1/models, command: [$aids/fake_engine, --port, '{port}', --name, a]}"
