@@ -22,7 +22,7 @@
 #define NET_MAGIC_DEAD 0xdeadbeefu /* written before memory is freed */
 
 #define NET_READ_BYTES ((size_t)64 * 1024)         /* the loop's one read buffer: what one read may take */
-#define NET_PLAIN_BYTES ((size_t)16 * 1024)        /* of one TLS record */
+#define NET_PLAIN_BYTES ((size_t)16 * 1024)        /* of one TLS record at most */
 #define NET_QUEUE_MAX ((size_t)1024 * 1024 * 1024) /* most bytes a stream may queue: owners bound what they send well below */
 #define NET_PARTS 16                               /* parts handed to the kernel at once */
 #define NET_ACCEPT_BATCH 64                        /* connections accepted before others get their turn */

@@ -20,7 +20,6 @@
 #include "net_int.h"
 
 #define TLS_MAGIC 0x6e746c31u
-#define TLS_RECORD ((size_t)16 * 1024) /* plain bytes of one record at most */
 #define TLS_CHAIN_MAX 16               /* certificates behind the first: real chains have one or two */
 
 struct net_tls {
@@ -437,7 +436,7 @@ int net_tls_feed(struct net_stream *s, struct str data)
 int net_tls_write(struct net_stream *s, const struct str *parts, size_t n_parts)
 {
     struct net_tls_conn *c = s->tls;
-    char record[TLS_RECORD];
+    char record[NET_PLAIN_BYTES];
     size_t have = 0, sent;
 
     if (c->broken || (!c->greeted && !c->tls->peer))

@@ -54,7 +54,7 @@ static void say(struct run_service *s, enum event_level level, const char *fmt, 
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    (void)snprintf(subject, sizeof(subject), "service %s", s->service->name);
+    (void)snprintf(subject, sizeof(subject), "service '%s'", s->service->name);
     event_say(s->env->sink, level, subject, "%s", text);
 }
 
@@ -153,6 +153,12 @@ void run_on_info(void *ctx)
         set_state(s, RUN_LOADING);
 }
 
+void run_aim(struct run_service *s)
+{
+    s->target = (struct probe_target){.service = s->service, .paths = &s->paths, .addr = s->addr};
+    memcpy(s->target.key, s->key, sizeof s->target.key);
+}
+
 static int launch(struct run_service *s, struct err *err)
 {
     buf_clear(&s->verdict);
@@ -164,8 +170,7 @@ static int launch(struct run_service *s, struct err *err)
     int rc = run_launch(s, err);
     if (rc < 0)
         return rc;
-    s->target = (struct probe_target){.service = s->service, .paths = &s->paths, .addr = s->addr};
-    memcpy(s->target.key, s->key, sizeof s->target.key);
+    run_aim(s);
     s->ready = probe_ready_start(s->env->loop, s->env->client, &s->target, s->limit_ms, on_ready, s);
     if (!s->ready) {
         run_launch_kill(s);

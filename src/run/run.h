@@ -41,7 +41,7 @@ struct run_env {
     struct httpio_client *client;
     struct store *store;
     const struct clk *clk;
-    const struct event_sink *sink; /* subject "service NAME" */
+    const struct event_sink *sink; /* subject "service 'NAME'" */
     const char *log_dir;           /* absolute, exists */
     const char *work_dir;          /* absolute, exists, empty, not writable by the engine's account */
     struct run_times times;        /* zero but in tests */

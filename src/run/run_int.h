@@ -89,6 +89,10 @@ void run_launch_clear(struct run_service *s);
 /* Kills and waits (at most 5 s); for run_free and for a launch that failed halfway. */
 void run_launch_kill(struct run_service *s);
 bool run_alive(const struct run_service *s);
+/* Watches the process, and what bubblewrap tells of it. */
+int run_watch(struct run_service *s, struct err *err) BASE_MUST_USE;
+/* Whom proofs ask, from here on: the process with the key that it was given. In run.c. */
+void run_aim(struct run_service *s);
 /* Callbacks of the process's descriptors, in run.c. */
 void run_on_end(void *ctx);
 void run_on_info(void *ctx);

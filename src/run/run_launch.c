@@ -351,15 +351,10 @@ static int spawn(struct run_service *s, struct store_launch *l, int key_fd, stru
     return rc;
 }
 
-static int watch(struct run_service *s, struct err *err)
+int run_watch(struct run_service *s, struct err *err)
 {
     int rc = net_watch_new(s->env->loop, s->proc.pidfd, run_on_end, s, &s->proc_watch, err);
-    if (rc < 0)
-        return rc;
-    if (s->info_fd >= 0)
-        return net_watch_new(s->env->loop, s->info_fd, run_on_info, s, &s->info_watch, err);
-    s->engine = s->proc;
-    return 0;
+    return rc < 0 || s->info_fd < 0 ? rc : net_watch_new(s->env->loop, s->info_fd, run_on_info, s, &s->info_watch, err);
 }
 
 int run_recipe(struct run_service *s, struct run_recipe *ret, struct err *err)
@@ -402,8 +397,10 @@ int run_launch(struct run_service *s, struct err *err)
         return rc;
     rc = spawn(s, &l, key_fd, err);
     store_launch_release(&l);
+    if (rc == 0 && s->info_fd < 0)
+        s->engine = s->proc; /* nothing is around it */
     if (rc == 0)
-        rc = watch(s, err);
+        rc = run_watch(s, err);
     if (rc < 0)
         run_launch_kill(s);
     return rc;

@@ -46,11 +46,7 @@ static int watch(struct run_service *s, int log_fd, struct err *err)
     int rc = run_log_open(s, err);
     if (rc == 0 && log_fd >= 0)
         rc = run_log_watch(s, log_fd, err);
-    if (rc == 0)
-        rc = net_watch_new(s->env->loop, s->proc.pidfd, run_on_end, s, &s->proc_watch, err);
-    if (rc == 0 && s->info_fd >= 0)
-        rc = net_watch_new(s->env->loop, s->info_fd, run_on_info, s, &s->info_watch, err);
-    return rc;
+    return rc < 0 ? rc : run_watch(s, err);
 }
 
 int run_take_over(struct run_service *s, const struct run_handover *h, struct err *err)
@@ -74,10 +70,9 @@ int run_take_over(struct run_service *s, const struct run_handover *h, struct er
     s->ready_ms = h->ready_ms;
     s->took_ms = h->took_ms;
     s->was_ready = true;
-    s->target = (struct probe_target){.service = s->service, .paths = &s->paths, .addr = s->addr};
     if (s->service->key && fleet_key_read(s->service->key, s->key, NULL) < 0)
         s->key[0] = '\0'; /* it is refused, and said so, by whoever asks */
-    memcpy(s->target.key, s->key, sizeof s->target.key);
+    run_aim(s);
     s->state = RUN_READY;
     int rc = watch(s, h->log_fd, err);
     if (rc == 0)

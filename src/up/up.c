@@ -20,6 +20,31 @@ struct up_service *up_service_named(struct up *u, struct str name)
     return NULL;
 }
 
+bool up_starts(const struct up *u, const struct fleet_service *s)
+{
+    return !u->o->router_only && fleet_service_local(s);
+}
+
+bool up_routes(const struct up *u, const struct fleet *f)
+{
+    return u->o->router_only || (f->router.unit == FLEET_CHILD && !(f->router.host && f->router.host->ssh));
+}
+
+int up_may_change(const struct up *u, struct err *err)
+{
+    if (u->phase != UP_SERVING)
+        return err_set(err, -EAGAIN, u->phase == UP_STARTING ? "the fleet is still starting" : "the fleet is being stopped");
+    return u->restart.at ? err_set(err, -EAGAIN, "a restart is under way") : 0;
+}
+
+void up_signals(sigset_t *ret)
+{
+    (void)sigemptyset(ret);
+    (void)sigaddset(ret, SIGINT);
+    (void)sigaddset(ret, SIGTERM);
+    (void)sigaddset(ret, SIGHUP);
+}
+
 /* ---- stopping --------------------------------------------------------------------------------------------- */
 
 static void finish_if_gone(struct up *u)
@@ -163,7 +188,7 @@ static void start_absent(struct up_service *us)
 {
     struct err err;
     if (up_service_renew(us, &err) < 0)
-        up_say(us->up, EVENT_ERROR, us->service->name, "%s", err.text);
+        up_say_service(us->up, EVENT_ERROR, us->service, "%s", err.text);
     base_ignore(run_start(us->run, NULL)); /* a failure is a state */
 }
 
@@ -185,10 +210,9 @@ static void on_state(void *ctx, struct run_service *s, enum run_state from, enum
     switch (u->phase) {
     case UP_STARTING:
         if (to == RUN_FAILED) {
-            char subject[FLEET_NAME_MAX + 16];
-            snprintf(subject, sizeof(subject), "service '%s'", us->service->name);
+            char subject[UP_SUBJECT_MAX];
             run_info(s, &info);
-            up_fail(u, subject, info.error ? info.error : "did not start");
+            up_fail(u, up_subject(us->service, subject), info.error ? info.error : "did not start");
         } else if (to == RUN_READY && all_ready(u)) {
             all_are_ready(u);
         }
@@ -306,10 +330,7 @@ static void release(struct up *u)
 {
     sigset_t ends;
     /* It is ending: a second signal could only make an orderly end look like a violent one, once nobody listens any more. */
-    (void)sigemptyset(&ends);
-    (void)sigaddset(&ends, SIGINT);
-    (void)sigaddset(&ends, SIGTERM);
-    (void)sigaddset(&ends, SIGHUP);
+    up_signals(&ends);
     (void)sigprocmask(SIG_BLOCK, &ends, NULL);
     up_control_close(u);
     up_demand_close(u);

@@ -243,12 +243,11 @@ static void on_restart(struct up *u, struct httpio_exchange *x, struct str query
         query.len -= 8;
         s = up_service_named(u, query);
     }
-    if (u->phase != UP_SERVING)
-        answer_error(x, 409, u->phase == UP_STARTING ? "the fleet is still starting" : "the fleet is being stopped");
+    struct err err;
+    if (up_may_change(u, &err) < 0)
+        answer_error(x, 409, err.text);
     else if (!s)
         answer_error(x, 404, "no such service runs here");
-    else if (u->restart.at)
-        answer_error(x, 409, "another restart is under way");
     else if (!all && up_demand_leaves(s))
         httpio_respond(x, 200, "application/json", STR("{\"restarted\":0}")); /* its next start is a new one */
     else

@@ -196,7 +196,7 @@ static void go(struct up_service *us)
     struct err err;
     us->settle = net_timer_close(us->settle);
     if (up_service_renew(us, &err) < 0)
-        up_say(us->up, EVENT_ERROR, us->service->name, "%s", err.text);
+        up_say_service(us->up, EVENT_ERROR, us->service, "%s", err.text);
     base_ignore(run_start(us->run, NULL)); /* a failure is a state, which comes to up_demand_state */
 }
 
@@ -211,7 +211,7 @@ static void on_settle(void *ctx)
     else if (up_fits_free(u, us, what)) {
         go(us);
     } else if (now_ms(u) >= us->settle_by_ms) {
-        up_say(u, EVENT_WARN, us->service->name, "starts although %s", what);
+        up_say_service(u, EVENT_WARN, us->service, "starts although %s", what);
         go(us);
     }
 }
@@ -252,12 +252,12 @@ static void perform(struct up *u, const struct demand_action *a, bool *tell)
         *tell = true;
         return;
     case DEMAND_STOP:
-        up_say(u, EVENT_INFO, us->service->name, "stops: %s", m->d.units[a->unit].for_another ? "another needs its memory" : "nobody asks for it");
+        up_say_service(u, EVENT_INFO, us->service, "stops: %s", m->d.units[a->unit].for_another ? "another needs its memory" : "nobody asks for it");
         up_prompts_save(us); /* up_demand_stop follows */
         return;
     case DEMAND_REFUSE:
         set_why(us, "it does not fit into this machine's memory beside what must stay up");
-        up_say(u, EVENT_WARN, us->service->name, "%s", us->why);
+        up_say_service(u, EVENT_WARN, us->service, "%s", us->why);
         *tell = true;
         return;
     }
@@ -318,7 +318,7 @@ static void take_end(struct up_service *us, size_t i, const struct run_info *inf
             up_prompts_drop(us);
         demand_died(d, i, now_ms(u));
     } else {
-        up_say(u, EVENT_WARN, us->service->name, "%s", us->why);
+        up_say_service(u, EVENT_WARN, us->service, "%s", us->why);
         demand_failed(d, i, now_ms(u));
     }
 }

@@ -25,6 +25,8 @@
  */
 #pragma once
 
+#include <signal.h>
+
 #include <conf/conf.h>
 #include <httpio/httpio.h>
 #include <hw/hw.h>
@@ -310,6 +312,13 @@ void up_stop(struct up *u);
 void up_router_is_up(struct up *u);
 void up_router_is_gone(struct up *u);
 struct up_service *up_service_named(struct up *u, struct str name);
+/* Whether this supervisor starts the service; whether that fleet's router is its own. */
+bool up_starts(const struct up *u, const struct fleet_service *s);
+bool up_routes(const struct up *u, const struct fleet *f);
+/* Whether it may be changed now: -EAGAIN while the fleet starts or stops, or a rolling restart is under way, with which of them. */
+int up_may_change(const struct up *u, struct err *err) BASE_MUST_USE;
+/* SIGINT, SIGTERM and SIGHUP, which end or reload a fleet. */
+void up_signals(sigset_t *ret);
 
 /* ---- up_prepare.c ---- */
 int up_prepare(struct up *u, struct err *err) BASE_MUST_USE;
@@ -527,7 +536,12 @@ int up_manager_open(struct up *u, struct err *err) BASE_MUST_USE;
 void up_manager_tell(struct up *u, const char *what);
 
 /* ---- up_say.c ---- */
+/* Tells people, on standard error or in berth.log. subject: "" for the fleet as a whole. */
 void up_say(struct up *u, enum event_level level, const char *subject, const char *fmt, ...) BASE_PRINTF(4, 5);
+void up_say_service(struct up *u, enum event_level level, const struct fleet_service *s, const char *fmt, ...) BASE_PRINTF(4, 5);
+/* "service 'NAME'". Returns out. */
+#define UP_SUBJECT_MAX (FLEET_NAME_MAX + 16)
+const char *up_subject(const struct fleet_service *s, char out[UP_SUBJECT_MAX]);
 void up_emit(void *ctx, enum event_level level, const char *subject, const char *text, uint64_t done, uint64_t total);
 void up_progress_service(struct up *u, struct run_service *s, enum run_state from);
 void up_progress_all(struct up *u);

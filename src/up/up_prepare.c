@@ -241,7 +241,7 @@ static int bind_router(struct up *u, struct err *err)
     struct os_socket passed[OS_SOCKETS_MAX];
     size_t n = 0;
     const struct fleet_router *r = &u->fleet->router;
-    u->router.wanted = u->o->router_only || (r->unit == FLEET_CHILD && !(r->host && r->host->ssh));
+    u->router.wanted = up_routes(u, u->fleet);
     if (!u->router.wanted)
         return 0;
     int rc = proxy_tls_read(u->fleet, &u->router.pair, err);
@@ -297,7 +297,7 @@ static int find_services(struct up *u, struct err *err)
     struct up_service *s;
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < f->n_services; i++)
-        if (!u->o->router_only && fleet_service_local(&f->services[i]))
+        if (up_starts(u, &f->services[i]))
             rc = up_service_add(u, &f->services[i], &s, err);
     return rc;
 }

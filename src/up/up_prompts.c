@@ -56,7 +56,7 @@ static int make_folder(struct up *u, struct up_service *us, struct err *err)
     if (buf_status(&path) < 0)
         return err_nomem(err);
     if (!is_reachable(path.ptr)) {
-        up_say(u, EVENT_WARN, us->service->name, "prompts are not kept while it is stopped: the engines' account cannot come to '%s'", path.ptr);
+        up_say_service(u, EVENT_WARN, us->service, "prompts are not kept while it is stopped: the engines' account cannot come to '%s'", path.ptr);
         return 0;
     }
     int rc = os_make_dirs(path.ptr, 0700, err);
@@ -228,7 +228,7 @@ static void finish_save(struct up_service *us)
     struct up_prompts *p = &us->prompts;
     char text[UNITS_TEXT];
     if (p->n_held)
-        up_say(us->up, EVENT_INFO, us->service->name, "keeps the prompts of %u slot%s in files, %s", p->n_held, p->n_held == 1 ? "" : "s", units_show_bytes(p->bytes, text));
+        up_say_service(us->up, EVENT_INFO, us->service, "keeps the prompts of %u slot%s in files, %s", p->n_held, p->n_held == 1 ? "" : "s", units_show_bytes(p->bytes, text));
     up_demand_stop(us);
 }
 
@@ -236,7 +236,7 @@ static void finish_restore(struct up_service *us)
 {
     struct up_prompts *p = &us->prompts;
     if (p->n_restored) {
-        up_say(us->up, EVENT_INFO, us->service->name, "has the prompts of %u slot%s back", p->n_restored, p->n_restored == 1 ? "" : "s");
+        up_say_service(us->up, EVENT_INFO, us->service, "has the prompts of %u slot%s back", p->n_restored, p->n_restored == 1 ? "" : "s");
     } else {
         us->life = p->next_life;
     }

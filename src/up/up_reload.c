@@ -138,26 +138,16 @@ static bool same(const char *a, const char *b)
     return a == b || (a && b && strcmp(a, b) == 0);
 }
 
-static bool is_here(const struct up *u, const struct fleet_service *s)
-{
-    return !u->o->router_only && fleet_service_local(s);
-}
-
-static bool routed_here(const struct up *u, const struct fleet *f)
-{
-    return u->o->router_only || (f->router.unit == FLEET_CHILD && !(f->router.host && f->router.host->ssh));
-}
-
 static int check_fleet(const struct change *c, struct err *err)
 {
     const struct up *u = c->u;
     size_t n = u->n_services;
     if (!same(c->f->name, u->fleet->name))
         return err_set(err, -EINVAL, "its name is '%s' and the fleet that is up is '%s'; 'berth down' that one first", c->f->name, u->fleet->name);
-    if (routed_here(u, c->f) != u->router.wanted)
+    if (up_routes(u, c->f) != u->router.wanted)
         return err_set(err, -EINVAL, "the router moves to another host, which takes a start of the fleet: 'berth down', 'berth up'");
     for (size_t i = 0; i < c->f->n_services; i++)
-        n += is_here(u, &c->f->services[i]) && !up_service_named(c->u, str_of(c->f->services[i].name));
+        n += up_starts(u, &c->f->services[i]) && !up_service_named(c->u, str_of(c->f->services[i].name));
     return n <= FLEET_SERVICES_MAX ? 0 : err_set(err, -E2BIG, "with those that are still being stopped there would be more than %d services", FLEET_SERVICES_MAX);
 }
 
@@ -168,7 +158,7 @@ static int check_services(struct change *c, struct err *err)
     for (size_t i = 0; rc == 0 && i < c->f->n_services; i++) {
         const struct fleet_service *s = &c->f->services[i];
         uint64_t bytes;
-        if (!is_here(u, s))
+        if (!up_starts(u, s))
             continue;
         rc = up_runtime_of(u, s->runtime, &c->runtimes[i], err);
         if (rc == -ENOENT)
@@ -267,7 +257,7 @@ static int add_new(struct change *c, struct err *err)
     u->of = c->of; /* whose services they are */
     for (size_t i = 0; rc == 0 && i < c->f->n_services; i++) {
         struct up_service *s;
-        if (!is_here(u, &c->f->services[i]) || up_service_named(u, str_of(c->f->services[i].name)))
+        if (!up_starts(u, &c->f->services[i]) || up_service_named(u, str_of(c->f->services[i].name)))
             continue;
         rc = up_service_add(u, &c->f->services[i], &s, err);
         if (rc < 0)
@@ -291,7 +281,7 @@ static void swap(struct change *c)
         const struct fleet_service *declared = fleet_service_find(c->f, s->service->name);
         if (s->removed || is_new(s))
             continue;
-        if (declared && is_here(u, declared))
+        if (declared && up_starts(u, declared))
             keep(c, s, declared, c->runtimes[declared - c->f->services]);
         else
             s->removed = true;
@@ -339,7 +329,7 @@ static void begin(struct up *u)
             up_reload_gone(u);
         } else if (idle && start && !up_on_demand(s)) {
             if (up_service_renew(s, &err) < 0 || run_start(s->run, &err) < 0)
-                up_say(u, EVENT_ERROR, s->service->name, "%s", err.text);
+                up_say_service(u, EVENT_ERROR, s->service, "%s", err.text);
         }
     }
 }
@@ -373,19 +363,17 @@ static int apply(struct change *c, struct buf *out, struct err *err)
 int up_reload(struct up *u, struct buf *out, struct err *err)
 {
     struct err why = {0};
-    if (u->phase != UP_SERVING)
-        return err_set(err, -EAGAIN, u->phase == UP_STARTING ? "the fleet is still starting" : "the fleet is being stopped");
-    if (u->restart.at)
-        return err_set(err, -EAGAIN, "a restart is under way");
+    int rc = up_may_change(u, err);
+    if (rc < 0)
+        return rc;
     struct change *c = calloc(1, sizeof(*c));
     if (!c)
         return err_nomem(err);
     c->u = u;
     base_ignore(os_notify_reloading());
-    int rc = u->reload.sweep ? 0 : -ENOMEM;
-    if (rc < 0 && (u->reload.sweep = net_timer_new(u->loop, sweep, u)))
-        rc = 0;
-    rc = rc < 0 ? err_nomem(&why) : up_fleet_load(u->o->fleet_path, u->o->host, &c->of, &why);
+    if (!u->reload.sweep)
+        u->reload.sweep = net_timer_new(u->loop, sweep, u);
+    rc = u->reload.sweep ? up_fleet_load(u->o->fleet_path, u->o->host, &c->of, &why) : err_nomem(&why);
     if (rc == 0) {
         c->f = c->of->f;
         rc = apply(c, out, &why);

@@ -34,14 +34,12 @@ static void say_plain(const char *command, const char *subject, struct str text)
         fprintf(stderr, "berth %s: %s%s%s\n", command, subject, subject[0] ? ": " : "", line.ptr ? line.ptr : "");
 }
 
-void up_say(struct up *u, enum event_level level, const char *subject, const char *fmt, ...)
+static void say(struct up *u, enum event_level level, const char *subject, const char *fmt, va_list ap) BASE_PRINTF(4, 0);
+static void say(struct up *u, enum event_level level, const char *subject, const char *fmt, va_list ap)
 {
     static const enum os_style styles[] = {OS_DIM, OS_PLAIN, OS_YELLOW, OS_RED};
     base_autobuf struct buf b = BUF_INIT(SAY_MAX);
-    va_list ap;
-    va_start(ap, fmt);
     buf_addv(&b, fmt, ap);
-    va_end(ap);
     if (buf_status(&b) < 0)
         return;
     if (u->detached) {
@@ -53,6 +51,29 @@ void up_say(struct up *u, enum event_level level, const char *subject, const cha
         os_progress_say(u->progress, styles[level], "berth %s: %s%s%s", command, subject, subject[0] ? ": " : "", b.ptr);
     else
         say_plain(command, subject, buf_str(&b));
+}
+
+void up_say(struct up *u, enum event_level level, const char *subject, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    say(u, level, subject, fmt, ap);
+    va_end(ap);
+}
+
+const char *up_subject(const struct fleet_service *s, char out[UP_SUBJECT_MAX])
+{
+    snprintf(out, UP_SUBJECT_MAX, "service '%s'", s->name);
+    return out;
+}
+
+void up_say_service(struct up *u, enum event_level level, const struct fleet_service *s, const char *fmt, ...)
+{
+    char subject[UP_SUBJECT_MAX];
+    va_list ap;
+    va_start(ap, fmt);
+    say(u, level, up_subject(s, subject), fmt, ap);
+    va_end(ap);
 }
 
 /* Events of the modules below. While the fleet starts, the services' own have their progress lines. */

@@ -182,17 +182,16 @@ static int try_program(const struct up *u, int state, struct err *err)
 
 int up_upgrade_ask(struct up *u, struct err *err)
 {
-    if (u->phase != UP_SERVING)
-        return err_set(err, -EAGAIN, u->phase == UP_STARTING ? "the fleet is still starting" : "the fleet is being stopped");
-    if (u->restart.at)
-        return err_set(err, -EAGAIN, "a restart is under way");
+    int rc = up_may_change(u, err);
+    if (rc < 0)
+        return rc;
     if (u->router.wanted && !up_router_accepts(u))
         return err_set(err, -EAGAIN, "the router is not serving just now");
     struct kept *k = calloc(1, sizeof(*k));
     if (!k)
         return err_nomem(err);
     int fd = write_state(u, k, err);
-    int rc = fd < 0 ? fd : try_program(u, fd, err);
+    rc = fd < 0 ? fd : try_program(u, fd, err);
     os_closep(&fd);
     kept_free(k);
     if (rc == 0)
@@ -218,10 +217,7 @@ void up_upgrade_exec(struct up *u)
         snprintf(number, sizeof(number), "%d", fd);
         char *const argv[] = {(char *)u->o->program, (char *)"_up", (char *)"--state-fd", number, NULL};
         /* What comes meanwhile waits until the other one listens. */
-        (void)sigemptyset(&signals);
-        (void)sigaddset(&signals, SIGINT);
-        (void)sigaddset(&signals, SIGTERM);
-        (void)sigaddset(&signals, SIGHUP);
+        up_signals(&signals);
         (void)sigprocmask(SIG_BLOCK, &signals, &before);
         (void)fflush(NULL);
         base_ignore(os_notify_reloading());
@@ -424,10 +420,7 @@ int up_resume_keys(struct up *u, struct err *err)
 void up_resume_done(struct up *u)
 {
     sigset_t signals;
-    (void)sigemptyset(&signals);
-    (void)sigaddset(&signals, SIGINT);
-    (void)sigaddset(&signals, SIGTERM);
-    (void)sigaddset(&signals, SIGHUP);
+    up_signals(&signals);
     (void)sigprocmask(SIG_UNBLOCK, &signals, NULL);
     u->upgrade.state = json_free(u->upgrade.state);
 }

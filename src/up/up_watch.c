@@ -72,15 +72,13 @@ static int find_address(struct up_watch *w, struct err *err)
 static void changed(struct up_watch *w, bool was_ready, bool was_known)
 {
     struct up *u = w->up;
-    char subject[FLEET_NAME_MAX + 16];
     bool first = !was_known && w->service->key; /* the router waits for what comes of it */
     if (is_ready(w) == was_ready && !first)
         return;
-    snprintf(subject, sizeof subject, "service '%s'", w->service->name);
     if (is_ready(w) && !first)
-        up_say(u, EVENT_INFO, subject, "answers again");
+        up_say_service(u, EVENT_INFO, w->service, "answers again");
     else if (!is_ready(w))
-        up_say(u, EVENT_WARN, subject, "%s", w->why.len ? w->why.ptr : "does not answer");
+        up_say_service(u, EVENT_WARN, w->service, "%s", w->why.len ? w->why.ptr : "does not answer");
     up_router_tell(u);
 }
 
@@ -207,12 +205,10 @@ static void ask(struct up_watch *w)
 /* Who asked for a drain and never came back must not keep it away for ever. */
 static void drain_ends(struct up_watch *w)
 {
-    char subject[FLEET_NAME_MAX + 16];
     if (!w->drained_until_ms || net_loop_now_ms(w->up->loop) < w->drained_until_ms)
         return;
     w->drained_until_ms = 0;
-    snprintf(subject, sizeof subject, "service '%s'", w->service->name);
-    up_say(w->up, EVENT_WARN, subject, "it was drained, and nobody has said that it is back: it gets requests again");
+    up_say_service(w->up, EVENT_WARN, w->service, "it was drained, and nobody has said that it is back: it gets requests again");
     up_router_tell(w->up);
 }
 
@@ -249,10 +245,8 @@ void up_watch_named(struct up *u, const struct up_name *o)
         if (w->of_host != o || (!take_address(w) && (w->resolved || w->lost)))
             continue;
         w->lost = !w->resolved;
-        char subject[FLEET_NAME_MAX + 16];
-        snprintf(subject, sizeof subject, "service '%s'", w->service->name);
         if (w->lost)
-            up_say(u, EVENT_WARN, subject, "%s", up_name_why(o));
+            up_say_service(u, EVENT_WARN, w->service, "%s", up_name_why(o));
         w->fetch = httpio_fetch_cancel(w->fetch);
         w->generation++;
         w->ticks = 0;
@@ -272,11 +266,6 @@ static void on_tick(void *ctx)
         if (!w->fetch && w->resolved)
             ask(w);
     }
-}
-
-static bool is_ours(const struct up *u, const struct fleet_service *s)
-{
-    return !u->o->router_only && fleet_service_local(s);
 }
 
 /* What outlives a reading of the fleet file: a drain, and that it took its key. */
@@ -352,7 +341,7 @@ int up_watch_begin(struct up *u, struct err *err)
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < f->n_services; i++) {
         struct up_watch *w = &u->watches[u->n_watches];
-        if (is_ours(u, &f->services[i]))
+        if (up_starts(u, &f->services[i]))
             continue;
         *w = (struct up_watch){.up = u, .service = &f->services[i], .right = true, .why = BUF_INIT(2048)};
         snprintf(w->name, sizeof w->name, "%s", f->services[i].name);

@@ -389,7 +389,7 @@ static void a_killed_engine_comes_back(void **state)
     assert_int_equal(number(json_at(json_get(json_root(j), "services"), 0), "restarts"), 1);
     json_free(j);
     go_down(w);
-    assert_true(str_find(buf_str(&w->errors), STR("service a: the engine ended after")) >= 0);
+    assert_true(str_find(buf_str(&w->errors), STR("service 'a': the engine ended after")) >= 0);
 }
 
 static void an_engine_that_dies_at_load(void **state)
