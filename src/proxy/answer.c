@@ -19,7 +19,7 @@ void proxy_answer_reset(struct proxy_request *r)
     if (r->events)
         http_sse_release(&r->sse);
     r->head = NULL;
-    r->events = r->ended = false;
+    r->events = r->ended = r->closed = false;
     r->usage = (struct dialect_usage){0};
     buf_clear(&r->held);
 }
@@ -253,8 +253,24 @@ static void end_early(struct proxy_request *r, enum sched_result result, unsigne
     proxy_settle(lane, waiting);
 }
 
+/* All clients of the answer have all of it. */
+static void end_whole(struct proxy_request *r, enum sched_result result)
+{
+    struct proxy_lane *lane = r->lane;
+    struct proxy_request *f;
+    bool waiting = proxy_forward_leave(r, result);
+    while ((f = proxy_join_take(r)))
+        httpio_end(f->x);
+    httpio_end(r->x);
+    proxy_settle(lane, waiting);
+}
+
 static void break_off(struct proxy_request *r, const char *why)
 {
+    if (r->closed && http_sse_between(&r->sse)) { /* nothing is missing: an error behind the last event would have a client ask again for what it has */
+        end_whole(r, SCHED_FAILED);
+        return;
+    }
     base_autobuf struct buf text = BUF_INIT(4096);
     buf_addf(&text, "replica '%s' broke off: %s", r->last, why);
     end_early(r, SCHED_FAILED, 502, buf_status(&text) == 0 ? buf_str(&text) : (struct str){0});
@@ -366,6 +382,7 @@ static bool read_events(struct proxy_request *r, struct str rest, bool *ret_cont
 {
     bool content = r->content;
     unsigned tokens = 0;
+    char name[DIALECT_NAME_MAX];
     while (rest.len) {
         struct http_sse_event e = {0};
         size_t used = 0;
@@ -377,12 +394,15 @@ static bool read_events(struct proxy_request *r, struct str rest, bool *ret_cont
             break;
         if (rc == 0)
             continue;
+        dialect_name(r->dialect, &e, name);
         if (!content && dialect_is_error(&e, &code) && code >= 500 && proxy_forward_another(r)) {
             proxy_forward_failed(r, "error event", "it sent an error", true);
             return false;
         }
         content = content || dialect_is_content(r->dialect, &e);
-        r->ended = r->ended || dialect_is_end(r->dialect, &e);
+        enum dialect_end end = dialect_end(r->dialect, &e);
+        r->closed = r->closed || end == DIALECT_ENDS;
+        r->ended = r->closed || end == DIALECT_MAY_END || (r->ended && end != DIALECT_GOES_ON);
         tokens += content && !r->ended ? dialect_tokens(r->dialect, &e) : 0;
         dialect_read_usage(e.data, &r->usage);
     }
@@ -461,15 +481,12 @@ static void on_end(void *ctx)
         break_off(r, "its stream ended without its last event");
         return;
     }
-    bool waiting = proxy_forward_leave(r, SCHED_OK);
-    if (refused) {
-        end_in_stream(r);
-    } else {
-        struct proxy_request *f;
-        while ((f = proxy_join_take(r)))
-            httpio_end(f->x);
-        httpio_end(r->x);
+    if (!refused) {
+        end_whole(r, SCHED_OK);
+        return;
     }
+    bool waiting = proxy_forward_leave(r, SCHED_OK);
+    end_in_stream(r);
     proxy_settle(lane, waiting);
 }
 

@@ -48,31 +48,91 @@ bool dialect_is_content(enum place_dialect d, const struct http_sse_event *e)
     return d != PLACE_CHAT || !is_role_only(e->data);
 }
 
-bool dialect_is_end(enum place_dialect d, const struct http_sse_event *e)
+/* What a chunk says of its choices. A text that has these words has its quotes escaped, and one that is these words has no colon behind it. */
+static enum dialect_end end_of_choices(struct str data)
+{
+    static const struct str key = {"\"finish_reason\"", 15};
+    enum dialect_end said = DIALECT_SAYS_NOTHING;
+    for (ptrdiff_t at; (at = str_find(data, key)) >= 0;) {
+        data = str_trim((struct str){data.ptr + at + key.len, data.len - (size_t)at - key.len});
+        if (!data.len || data.ptr[0] != ':')
+            continue;
+        struct str value = str_trim((struct str){data.ptr + 1, data.len - 1});
+        if (value.len < 2 || value.ptr[0] != '"' || value.ptr[1] == '"') /* null, or the empty text that some send in its place */
+            return DIALECT_GOES_ON;
+        said = DIALECT_MAY_END;
+    }
+    return said;
+}
+
+enum dialect_end dialect_end(enum place_dialect d, const struct http_sse_event *e)
 {
     static const char *const messages[] = {"message_stop", "error"},
                              *const responses[] = {"response.completed", "response.failed", "response.incomplete", "response.cancelled", "error"};
+    unsigned code;
     if (d == PLACE_MESSAGES)
-        return named(e, messages, BASE_COUNT(messages));
+        return named(e, messages, BASE_COUNT(messages)) ? DIALECT_ENDS : DIALECT_SAYS_NOTHING;
     if (d == PLACE_RESPONSES)
-        return named(e, responses, BASE_COUNT(responses));
-    if (d == PLACE_CHAT || d == PLACE_COMPLETIONS)
-        return str_eq_c(e->data, "[DONE]") || has(e->data, "\"finish_reason\":\"") || has(e->data, "\"finish_reason\": \"") || has(e->data, "\"stop\":true") || has(e->data, "\"error\"");
-    return true;
+        return named(e, responses, BASE_COUNT(responses)) ? DIALECT_ENDS : DIALECT_SAYS_NOTHING;
+    if (d != PLACE_CHAT && d != PLACE_COMPLETIONS)
+        return DIALECT_MAY_END;
+    if (str_eq_c(e->data, "[DONE]") || has(e->data, "\"stop\":true") || dialect_is_error(e, &code))
+        return DIALECT_ENDS;
+    return end_of_choices(e->data);
+}
+
+void dialect_name(enum place_dialect d, struct http_sse_event *e, char scratch[DIALECT_NAME_MAX])
+{
+    struct json *j;
+    struct str type = {0};
+    if (e->name.len || (d != PLACE_MESSAGES && d != PLACE_RESPONSES) || json_parse(e->data, &j, NULL) < 0)
+        return;
+    if (json_str(json_get(json_root(j), "type"), &type) && type.len <= DIALECT_NAME_MAX) {
+        memcpy(scratch, type.ptr, type.len);
+        e->name = (struct str){scratch, type.len};
+    }
+    json_free(j);
+}
+
+/* Where an event has its error: in chat and messages; in an event of responses that is one; in their last one. */
+static json_val find_error(json_val root, struct str name)
+{
+    json_val error = json_get(root, "error");
+    if (!error && str_eq_c(name, "error"))
+        return root;
+    return error ? error : json_get(json_get(root, "response"), "error");
+}
+
+/* Who is to blame is told by a number, else by a name. */
+static unsigned error_code(json_val error)
+{
+    static const char *const of_request[] = {"invalid_request_error", "authentication_error", "permission_error", "not_found_error", "request_too_large", "billing_error", "invalid_prompt", "context_length_exceeded"};
+    uint64_t code = 500;
+    struct str names[2] = {{0}};
+    (void)json_str(json_get(error, "type"), &names[0]);
+    if (json_u64(json_get(error, "code"), &code))
+        return code >= 400 && code < 600 ? (unsigned)code : 500;
+    (void)json_str(json_get(error, "code"), &names[1]);
+    for (size_t i = 0; i < BASE_COUNT(names); i++) {
+        if (str_eq_c(names[i], "rate_limit_error") || str_eq_c(names[i], "rate_limit_exceeded"))
+            return 429;
+        for (size_t k = 0; k < BASE_COUNT(of_request); k++)
+            if (str_eq_c(names[i], of_request[k]))
+                return 400;
+    }
+    return 500;
 }
 
 bool dialect_is_error(const struct http_sse_event *e, unsigned *ret_code)
 {
     struct json *j;
-    uint64_t code = 500;
     if (!has(e->data, "\"error\"") || json_parse(e->data, &j, NULL) < 0)
         return false;
-    json_val error = json_get(json_root(j), "error");
+    json_val error = find_error(json_root(j), e->name);
     bool is = error && !json_is_null(error);
-    (void)json_u64(json_get(error, "code"), &code);
-    json_free(j);
     if (is)
-        *ret_code = code >= 400 && code < 600 ? (unsigned)code : 500;
+        *ret_code = error_code(error);
+    json_free(j);
     return is;
 }
 

@@ -326,9 +326,13 @@ int proxy_want_text(struct proxy *p, uint64_t mark, uint64_t *digest, struct buf
 
 /* True when the client has something of its answer with this event; before it the answer may come from elsewhere. */
 bool dialect_is_content(enum place_dialect d, const struct http_sse_event *e);
-/* True for the event after which a stream may end. */
-bool dialect_is_end(enum place_dialect d, const struct http_sse_event *e);
-/* True for an event that says that the replica failed: *ret_code as it says, else 500. */
+/* What an event says of its stream's end: may end: when nothing that goes on follows; ends: this is its last one. */
+enum dialect_end { DIALECT_SAYS_NOTHING, DIALECT_GOES_ON, DIALECT_MAY_END, DIALECT_ENDS };
+enum dialect_end dialect_end(enum place_dialect d, const struct http_sse_event *e);
+#define DIALECT_NAME_MAX 64
+/* An event without a name gets the type in its data, where the API's events have both: the two say the same, and clients go by either. */
+void dialect_name(enum place_dialect d, struct http_sse_event *e, char scratch[DIALECT_NAME_MAX]);
+/* True for an event that is an error: *ret_code as it says, by number or by name, else 500. */
 bool dialect_is_error(const struct http_sse_event *e, unsigned *ret_code);
 /* How many tokens of an answer an event brings, as far as its name tells: none or one. */
 unsigned dialect_tokens(enum place_dialect d, const struct http_sse_event *e);
@@ -448,7 +452,8 @@ struct proxy_request {
     struct http_sse sse;
     struct buf held;
     bool content;                /* the client has something of the answer, or all of it is there */
-    bool ended;                  /* its last event came */
+    bool ended;                  /* it may end: all choices have, or its last event came ... */
+    bool closed;                 /* ... which it did */
     struct dialect_usage usage;
     uint64_t content_ms, sent_ms;
     unsigned status;             /* of the answer; 0 none yet */

@@ -263,6 +263,126 @@ static void last_event_without_its_empty_line(void **state)
     assert_int_equal(stats().errors, 1);
 }
 
+#define CHOICE(content, more) "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"" content "\"}" more "}]}\n\n"
+#define OPEN ",\"finish_reason\":null"
+
+/* What a stream said before its answer's clean end tells whether anything is missing. */
+static void whole_or_not(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *events;
+        bool whole;
+    } cases[] = {
+        {CHAT, CHOICE("a", OPEN) CHOICE("error", OPEN), false},
+        {CHAT, CHOICE("a", OPEN ",\"logprobs\":{\"content\":[{\"token\":\"error\"}]}"), false},
+        {CHAT, CHOICE("finish_reason", OPEN), false},
+        {CHAT, CHOICE("a", ",\"finish_reason\":\"\""), false},
+        {CHAT, CHOICE("a", ",\"finish_reason\":\"stop\"") "data: {\"choices\":[{\"index\":1,\"delta\":{\"content\":\"b\"}" OPEN "}]}\n\n", false},
+        {CHAT, "data: {\"choices\":[{\"index\":0,\"finish_reason\":\"stop\"},{\"index\":1,\"finish_reason\" : null}]}\n\n", false},
+        {CHAT, CHOICE("a", OPEN) CHOICE("", ",\"finish_reason\" : \"stop\"") "data: {\"choices\":[],\"usage\":{}}\n\n", true},
+        {CHAT, CHOICE("a", OPEN) "data: {\"error\":{\"message\":\"x\",\"code\":500}}\n\n", true},
+        {"/v1/messages", "data: {\"type\":\"message_start\"}\n\ndata: {\"type\":\"content_block_delta\"}\n\n", false},
+        {"/v1/messages", "data: {\"type\":\"content_block_delta\"}\n\ndata: {\"type\":\"message_stop\"}\n\n", true},
+        {"/v1/responses", "data: {\"type\":\"response.output_text.delta\"}\n\n", false},
+        {"/v1/responses", "data: {\"type\":\"response.output_text.delta\"}\n\ndata: {\"type\":\"response.completed\"}\n\n", true},
+    };
+    size_t errors = 0;
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        struct client c;
+        rig_replicas(1, STREAM);
+        client_start(&c, "POST", cases[i].path, STR(STREAM_BODY));
+        WAIT(rig.replicas[0].x);
+        replica_event(&rig.replicas[0], cases[i].events);
+        replica_end(&rig.replicas[0]);
+        WAIT(c.done);
+        if (c.failed == cases[i].whole)
+            fail_msg("case %zu", i);
+        assert_int_equal(strncmp(c.body.ptr, cases[i].events, strlen(cases[i].events)), 0);
+        if (cases[i].whole)
+            assert_int_equal(c.body.len, strlen(cases[i].events));
+        errors += !cases[i].whole;
+        client_release(&c);
+        replica_close(&rig.replicas[0]);
+        rig.replicas[0].server = NULL;
+    }
+    assert_int_equal(stats().errors, errors);
+}
+
+/* Nothing is put behind the last event of a stream: its client has all of it, however the connection ends. */
+static void breaks_off_behind_its_last_event(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < BASE_COUNT(apis) - 1; i++) { /* not one whose last event may be followed by others */
+        struct client c;
+        base_autobuf struct buf want = BUF_INIT(4096);
+        rig_replicas(1, STREAM);
+        client_start(&c, "POST", apis[i].path, STR(STREAM_BODY));
+        WAIT(rig.replicas[0].x);
+        buf_addf(&want, "%s%s", apis[i].content, apis[i].end);
+        replica_event(&rig.replicas[0], want.ptr);
+        WAIT(c.len == want.len);
+        httpio_abort(rig.replicas[0].x);
+        WAIT(c.done);
+        assert_false(c.failed);
+        assert_string_equal(c.body.ptr, want.ptr);
+        client_release(&c);
+        replica_close(&rig.replicas[0]);
+        rig.replicas[0].server = NULL;
+    }
+    assert_int_equal(stats().errors, 0);
+}
+
+/* An error as the first event sends the request on when the replica is to blame, by a number or by a name. */
+static void an_error_comes_first(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *path, *event;
+        bool moves;
+    } cases[] = {
+        {CHAT, "data: {\"error\":{\"message\":\"x\",\"code\":500}}\n\n", true},
+        {CHAT, "data: {\"error\":{\"message\":\"x\",\"code\":400}}\n\n", false},
+        {CHAT, "data: {\"error\":{\"message\":\"x\",\"type\":\"invalid_request_error\",\"code\":null}}\n\n", false},
+        {CHAT, "data: {\"error\":{\"message\":\"x\",\"type\":\"invalid_request_error\",\"code\":\"context_length_exceeded\"}}\n\n", false},
+        {CHAT, "data: {\"error\":\"x\"}\n\n", true},
+        {"/v1/messages", "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"x\"}}\n\n", true},
+        {"/v1/messages", "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"x\"}}\n\n", false},
+        {"/v1/responses", "event: error\ndata: {\"type\":\"error\",\"code\":\"server_error\",\"message\":\"x\"}\n\n", true},
+        {"/v1/responses", "event: error\ndata: {\"type\":\"error\",\"code\":\"invalid_prompt\",\"message\":\"x\"}\n\n", false},
+        {"/v1/responses", "data: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"server_error\"}}}\n\n", true},
+        {"/v1/responses", "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"error\":{\"code\":\"rate_limit_exceeded\"}}}\n\n", false},
+        {"/v1/responses", "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"error\":null}}\n\nevent: response.completed\ndata: {}\n\n", false},
+    };
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        struct client c;
+        rig_replicas(2, STREAM);
+        client_start(&c, "POST", cases[i].path, STR(STREAM_BODY));
+        WAIT(rig.replicas[0].x || rig.replicas[1].x);
+        struct replica *first = rig.replicas[0].x ? &rig.replicas[0] : &rig.replicas[1], *second = first == rig.replicas ? first + 1 : first - 1;
+        replica_event(first, cases[i].event);
+        if (cases[i].moves) {
+            WAIT(second->x || c.len);
+            if (c.len)
+                fail_msg("case %zu stayed", i);
+            replica_event(second, cases[i].event);
+            replica_end(second);
+        } else {
+            replica_end(first);
+        }
+        WAIT(c.done);
+        assert_string_equal(c.body.ptr, cases[i].event);
+        if (second->requests != cases[i].moves)
+            fail_msg("case %zu moved", i);
+        client_release(&c);
+        replica_close(&rig.replicas[0]);
+        replica_close(&rig.replicas[1]);
+        uint16_t none = 0;
+        rig_config(&none, 0, 0, i + 10);
+        rig.replicas[0].server = rig.replicas[1].server = NULL;
+    }
+}
+
 /* What is read on its way is not asked for in an encoding; what comes in one all the same passes unread. */
 static void encoded_streams(void **state)
 {
@@ -472,6 +592,9 @@ int main(void)
         RIG_TEST(dies_before_content),
         RIG_TEST(dies_after_content),
         RIG_TEST(last_event_without_its_empty_line),
+        RIG_TEST(whole_or_not),
+        RIG_TEST(breaks_off_behind_its_last_event),
+        RIG_TEST(an_error_comes_first),
         RIG_TEST(encoded_streams),
         RIG_TEST(signs_of_life),
         RIG_TEST(moves_after_signs_of_life),
