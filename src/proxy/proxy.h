@@ -146,12 +146,12 @@ int proxy_pair_text(const struct proxy_pair *p, struct buf *out) BASE_MUST_USE;
 
 /* ---- the worker process ---------------------------------------------------------------------------------------- */
 
-/* Lines of JSON over a socketpair. Owner to worker: {"config":{...}} replaces the configuration, {"index":HEX} before the first one is what an earlier worker knew of conversations, {"drain":MS} ends it
+/* Lines of JSON over a socketpair. Owner to worker: {"config":{...}} replaces the configuration, {"index":HEX} before the first one is what an earlier worker knew of conversations, {"index":true} asks for it, {"drain":MS} ends it
  * gracefully, {"stats":true} asks for numbers, {"ask":{"serial":N,"method":"GET","target":"/requests"}} asks as proxy_ask does,
  * {"tls":{"certificate":PEM,"key":PEM}} comes before the first configuration, or replaces the pair, {"keys":TEXT} is the
  * keys file: before the first configuration of a router that asks for keys, and whenever it changed, {"mark":N} after a configuration numbers it: whoever sends it has services on demand and is told what they are asked for. Worker to owner: {"up":true} once the first configuration is in force and it
  * accepts, {"stats":{"requests":N,"retries":N,"errors":N,"active":N,"working_set":N,"capacity":N,"conversations":N,"slots":N,"crowded":B,"metrics":"..."}}, {"answer":{"serial":N,"status":N,"body":{...}}},
- * {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached, {"index":HEX} now and then and before it ends,
+ * {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached, {"index":HEX} now and then, when it is asked for and before it ends, unless nothing has changed since,
  * {"demand":{"mark":N,"active":[{"service":NAME,"n":N},...],"waiting":[{"endpoint":NAME,"n":N,"ms":LONGEST},...]}} whenever it differs: after the configuration of that number what each replica works on, and for which
  * endpoints requests wait of which no replica is ready. The end of the channel ends the worker at once. */
 #define PROXY_CHANNEL_LINE_MAX 4194304

@@ -353,6 +353,8 @@ static int take_line(struct worker *w, struct str line)
         rc = take_ask(w, json_get(root, "ask"));
     else if (json_str(json_get(root, "index"), &index))
         take_index(w, index);
+    else if (json_bool(json_get(root, "index"), &ask) && ask)
+        say_index(w);
     else
         rc = err_set(w->err, -EBADMSG, "a line of the router's channel is not understood");
     json_free(j);

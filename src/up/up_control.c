@@ -375,6 +375,7 @@ static void on_upgrade(struct up *u, struct httpio_exchange *x, struct str query
     base_autobuf struct buf b = BUF_INIT(64);
     buf_addf(&b, "{\"upgrades\":%llu}", (unsigned long long)u->upgrade.done);
     answer(x, 200, 0, &b);
+    up_router_ask_index(u); /* what its last seconds taught: the next one begins with it */
     net_timer_start(u->upgrade.timer, UP_UPGRADE_MS, 0);
 }
 

@@ -41,7 +41,7 @@
 #define UP_TEND_MS 2000           /* between looks at the router's files */
 #define UP_TICK_MS 250            /* redraws what a start is doing */
 #define UP_STATS_MS 1000          /* how long a status waits for the router's numbers */
-#define UP_UPGRADE_MS 20          /* between the word that another program takes over and its start */
+#define UP_UPGRADE_MS 100         /* between the word that another program takes over and its start: the router tells what it knows of conversations meanwhile */
 #define UP_LEAVE_MS 3600000ull    /* how long a router that was replaced finishes what it has: longer than any answer takes */
 #define UP_BACKOFF_MIN_MS 100     /* before a router that ended is started again; doubles ... */
 #define UP_BACKOFF_MAX_MS 5000    /* ... up to here; back to the first once it ran this long */
@@ -412,6 +412,8 @@ void up_router_tell_keys(struct up *u);
 void up_router_tell_pair(struct up *u);
 /* False when no worker runs, so that no numbers will come. */
 bool up_router_ask(struct up *u);
+/* Has the worker say at once what it knows of conversations. */
+void up_router_ask_index(struct up *u);
 /* Passes a question on, as proxy_ask has it; up_control_answer gets what comes back. False when no worker runs. */
 bool up_router_question(struct up *u, uint64_t serial, struct str method, struct str target);
 void up_router_drain(struct up *u, uint64_t limit_ms);

@@ -182,6 +182,15 @@ bool up_router_ask(struct up *u)
     return true;
 }
 
+void up_router_ask_index(struct up *u)
+{
+    base_autobuf struct buf b = BUF_INIT(64);
+    if (!up_router_accepts(u))
+        return;
+    buf_add_c(&b, "{\"index\":true}");
+    up_worker_send(u->router.workers, &b);
+}
+
 bool up_router_question(struct up *u, uint64_t serial, struct str method, struct str target)
 {
     base_autobuf struct buf b = BUF_INIT(HTTP_TARGET_MAX * 8);

@@ -60,6 +60,25 @@ replace_copy() { # FILE
 	[ ! -e "/proc/$engine" ]
 }
 
+@test "what the router knows of conversations, to the last, goes on to the next one" {
+	local first next
+	ports 2
+	original=$BERTH
+	start_copy "a: {runtime: sys, port: ${port[0]}, identity: /v1/models, command: [$aids/fake_engine, --port, '{port}', --name, a]}" \
+		"b: {runtime: sys, port: ${port[1]}, identity: /v1/models, command: [$aids/fake_engine, --port, '{port}', --name, b]}" \
+		'endpoints: {m: {services: [a, b]}}'
+	turn() { # the replica, and why it
+		curl -sS -o /dev/null -D - "$url/v1/chat/completions" -H 'x-session-id: talk' -d '{"model":"m","messages":[{"role":"user","content":"one"}]}' |
+			tr -d '\r' | sed -n 's/^X-Berth-\(Replica\|Decision\): //p' | tr '\n' ' '
+	}
+	first=$(turn)
+	[[ $first == *cold* ]]
+	replace_copy "$original"
+	"$BERTH" upgrade -f "$fleet"
+	next=$(turn)
+	[ "$next" = "${first/cold/affine}" ]
+}
+
 @test "a program that cannot take over changes nothing" {
 	ports 1
 	start_copy "a: {runtime: sys, port: ${port[0]}, identity: /v1/models, command: [$aids/fake_engine, --port, '{port}', --name, a]}"
