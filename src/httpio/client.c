@@ -13,7 +13,7 @@ const char *httpio_failure_text(enum httpio_failure f)
 {
     switch (f) {
     case HTTPIO_CONNECT:
-        return "connection refused or unreachable";
+        return "no connection";
     case HTTPIO_RESET:
         return "connection closed before a response";
     case HTTPIO_CUT:
@@ -99,19 +99,65 @@ static struct httpio_link *detach(struct httpio_call *k)
     return l;
 }
 
-static void fail(struct httpio_call *k, enum httpio_failure f, const char *why)
+/* text: what happened, which the kind of failure is too coarse for; NULL: it is not. */
+static void fail(struct httpio_call *k, enum httpio_failure f, const char *text)
 {
-    char addr[NET_ADDR_TEXT], text[ERR_TEXT_MAX];
+    char addr[NET_ADDR_TEXT], all[ERR_TEXT_MAX];
     struct httpio_link *l = detach(k);
 
     if (l)
         httpio_link_kill(l);
-    if (f == HTTPIO_MALFORMED && why) /* the parser's text begins with what it is */
-        (void)snprintf(text, sizeof(text), "'%s': %s", net_addr_text(&k->addr, addr), why);
-    else
-        (void)snprintf(text, sizeof(text), "'%s': %s%s%s", net_addr_text(&k->addr, addr), httpio_failure_text(f), why ? ": " : "", why ? why : "");
-    k->ops.on_fail(k->ctx, f, text);
+    (void)snprintf(all, sizeof(all), "'%s': %s", net_addr_text(&k->addr, addr), text ? text : httpio_failure_text(f));
+    k->ops.on_fail(k->ctx, f, all);
     call_free(k);
+}
+
+/* Each in words of its own: who is refused, who hears nothing and who is shown another certificate has something else to do. */
+static const char *why_not_connected(int status, char *text, size_t size)
+{
+    static const struct {
+        int status;
+        const char *text;
+    } known[] = {
+        {-ECONNREFUSED, "connection refused"},
+        {-ECONNRESET, "connection reset while it was made"},
+        {-ETIMEDOUT, "no connection in time"},
+        {-EHOSTUNREACH, "host unreachable"},
+        {-ENETUNREACH, "network unreachable"},
+        {-ENOENT, "there is no such socket"},
+        {-EACCES, "this account may not use the socket"},
+        {-EKEYREJECTED, "its certificate is not the one that it should have"},
+        {-EKEYEXPIRED, "its certificate is not valid at this time"},
+        {-EPROTO, "it does not speak TLS as it should"},
+    };
+
+    for (size_t i = 0; i < BASE_COUNT(known); i++)
+        if (known[i].status == status)
+            return known[i].text;
+    (void)snprintf(text, size, "no connection: %s", strerror(-status));
+    return text;
+}
+
+/* Who had the connection before, and is gone when the call is tried again, did not refuse it. */
+static void not_connected(struct httpio_call *k, int status)
+{
+    char room[256], text[512];
+    const char *why = why_not_connected(status, room, sizeof(room));
+
+    (void)snprintf(text, sizeof(text), "%s; when tried again: %s", httpio_failure_text(HTTPIO_RESET), why);
+    fail(k, k->repeated ? HTTPIO_RESET : HTTPIO_CONNECT, k->repeated ? text : why);
+}
+
+static void broken(struct httpio_call *k, int status)
+{
+    enum httpio_failure f = k->got_byte ? HTTPIO_CUT : HTTPIO_RESET;
+    char text[512];
+
+    if (status == -ECONNRESET)
+        (void)snprintf(text, sizeof(text), "connection reset %s a response", k->got_byte ? "in the middle of" : "before");
+    else
+        (void)snprintf(text, sizeof(text), "%s%s%s", httpio_failure_text(f), status < 0 ? ": " : "", status < 0 ? strerror(-status) : "");
+    fail(k, f, text);
 }
 
 static void finish(struct httpio_call *k, bool clean)
@@ -199,7 +245,7 @@ static bool retry(struct httpio_call *k)
     l->call = NULL;
     httpio_link_kill(l);
     if (start(k, false, (struct str){k->body, k->body_len}, &err) < 0)
-        fail(k, HTTPIO_CONNECT, err.text);
+        not_connected(k, err.code);
     return true;
 }
 
@@ -422,17 +468,10 @@ void httpio_call_data(struct httpio_link *l, struct str data)
         finish(k, used == data.len);
 }
 
-static const char *why_not_connected(int status)
-{
-    if (status == -EKEYREJECTED)
-        return "its certificate is not the one that it should have";
-    return status == -EKEYEXPIRED ? "its certificate is not valid at this time" : status == -EPROTO ? "it does not speak TLS as it should" : strerror(-status);
-}
-
 void httpio_call_connected(struct httpio_link *l, int status)
 {
     if (status < 0)
-        fail(l->call, l->call->repeated ? HTTPIO_RESET : HTTPIO_CONNECT, why_not_connected(status)); /* who had it and is gone then did not refuse it */
+        not_connected(l->call, status);
     else
         l->call->connect_due = UINT64_MAX;
 }
@@ -452,7 +491,7 @@ void httpio_call_ended(struct httpio_link *l, int status)
         }
     }
     if (!retry(k))
-        fail(k, k->got_byte ? HTTPIO_CUT : HTTPIO_RESET, status < 0 ? strerror(-status) : NULL);
+        broken(k, status);
 }
 
 void httpio_call_drained(struct httpio_link *l)
@@ -482,7 +521,7 @@ static void expire(struct httpio_call *k, uint64_t now)
     if (k->doomed)
         fail(k, k->got_byte ? HTTPIO_CUT : HTTPIO_RESET, "the request's body has not the length that was announced");
     else if (!k->head_seen && k->connect_due <= now)
-        fail(k, HTTPIO_CONNECT, strerror(ETIMEDOUT));
+        not_connected(k, -ETIMEDOUT);
     else
         fail(k, HTTPIO_TIMEOUT, k->head_seen ? "the response stopped arriving" : NULL);
 }

@@ -110,13 +110,13 @@ struct httpio_client_options {
 #define HTTPIO_CLIENT_DEFAULT ((struct httpio_client_options){.connect_ms = 5000, .idle_ms = 4000, .idle_max = 64, .send_high_bytes = 262144})
 
 enum httpio_failure {
-    HTTPIO_CONNECT,   /* refused, unreachable, connect timed out */
+    HTTPIO_CONNECT,   /* refused, unreachable, connect timed out, TLS did not come about */
     HTTPIO_RESET,     /* broken before the first byte of a response; on a reused connection the call has already been tried again on a fresh one if no body byte was lost, which may have been refused then */
     HTTPIO_CUT,       /* broken or ended in the middle of a response */
     HTTPIO_TIMEOUT,   /* the call's own limit */
     HTTPIO_MALFORMED, /* the response cannot be parsed */
 };
-const char *httpio_failure_text(enum httpio_failure f); /* "connection refused or unreachable", ... */
+const char *httpio_failure_text(enum httpio_failure f); /* of the kind: "no connection", "no answer in time", ... */
 
 struct httpio_call;
 /* on_head, on_body*, then exactly one of on_end and on_fail, after which the call is gone. None comes after httpio_call_cancel. */
@@ -124,7 +124,7 @@ struct httpio_call_ops {
     void (*on_head)(void *ctx, const struct http_head *head); /* valid until the last callback */
     void (*on_body)(void *ctx, struct str data);
     void (*on_end)(void *ctx);
-    void (*on_fail)(void *ctx, enum httpio_failure f, const char *text); /* text: for people, valid during the call */
+    void (*on_fail)(void *ctx, enum httpio_failure f, const char *text); /* text: for people, "'ADDRESS': what happened", valid during the call */
     void (*on_drain)(void *ctx); /* after httpio_call_send returned true */
 };
 struct httpio_client *httpio_client_new(struct net_loop *l, const struct httpio_client_options *o) BASE_MUST_USE;

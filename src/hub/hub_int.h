@@ -129,6 +129,7 @@ struct hub_exchange {
     bool head_complete;
     uint64_t body_bytes;        /* that came */
     char text[CURL_ERROR_SIZE];
+    int refusal;                /* errno of a connection that was not made; 0 */
     /* The head is complete: false breaks off. */
     bool (*on_head)(struct hub_exchange *x);
     /* How much of data was taken: n to go on, CURL_WRITEFUNC_PAUSE to get the same data later, anything else to break off. */

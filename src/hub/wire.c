@@ -149,6 +149,8 @@ static void collect(struct hub *h)
         CURLcode code = m->data.result;
         if (m->msg != CURLMSG_DONE || h->c->easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&x) != CURLE_OK || !x)
             continue;
+        long e = 0;
+        x->refusal = code == CURLE_COULDNT_CONNECT && h->c->easy_getinfo(m->easy_handle, CURLINFO_OS_ERRNO, &e) == CURLE_OK ? (int)e : 0;
         hub_exchange_cancel(x);
         x->on_end(x, code);
     }

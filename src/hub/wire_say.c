@@ -105,7 +105,10 @@ static enum hub_verdict judge_wire(const struct hub_exchange *x, CURLcode code, 
         (void)err_set(err, -ENETUNREACH, "%s: the host's name cannot be resolved: is there a network?", shown);
         return HUB_AGAIN;
     case CURLE_COULDNT_CONNECT:
-        (void)err_set(err, -ECONNREFUSED, "%s: cannot connect", shown);
+        if (x->refusal == ECONNREFUSED)
+            (void)err_set(err, -ECONNREFUSED, "%s: connection refused", shown);
+        else
+            (void)err_set(err, -ECONNREFUSED, "%s: cannot connect%s%s", shown, x->refusal ? ": " : "", x->refusal ? strerror(x->refusal) : "");
         return HUB_AGAIN;
     case CURLE_OPERATION_TIMEDOUT:
         (void)err_set(err, -ETIMEDOUT, "%s: no connection within %d s", shown, HUB_CONNECT_MS / 1000);
@@ -117,6 +120,9 @@ static enum hub_verdict judge_wire(const struct hub_exchange *x, CURLcode code, 
     case CURLE_SSL_CACERT_BADFILE:
         (void)err_set(err, -EPROTO, "%s: the server's certificate cannot be proven (%s)", shown, x->text[0] ? x->text : x->hub->c->easy_strerror(code));
         return HUB_HOPELESS;
+    case CURLE_SSL_CONNECT_ERROR:
+        (void)err_set(err, -EPROTO, "%s: the server does not speak TLS as it should (%s)", shown, x->text[0] ? x->text : x->hub->c->easy_strerror(code));
+        return HUB_AGAIN;
     default:
         (void)err_set(err, -ECONNRESET, "%s: the connection broke (%s)", shown, x->hub->c->easy_strerror(code));
         return HUB_AGAIN;

@@ -296,6 +296,34 @@ load hub
 	[[ $errors == *"given up after 3 tries in a row"*"the server has a fault (503)"* ]]
 }
 
+@test "pull: each way not to be connected has words of its own" {
+	make_file w.gguf 3000
+	fleet
+	start_hub
+	berth lock
+	HF_ENDPOINT=http://no-such-host.invalid berth pull --retries 1
+	[[ $errors == *"http://no-such-host.invalid/"*": the host's name cannot be resolved: is there a network?"* ]]
+	stop_hub
+	berth pull --retries 1
+	[ "$status" -eq 1 ]
+	[[ $errors == *"$HUB/"*": connection refused"* ]]
+	python3 - >"$scratch/plain" 3>&- <<-EOT &
+		import socket
+		s = socket.create_server(("127.0.0.1", 0))
+		print(s.getsockname()[1], flush=True)
+		while True:
+		    c, _ = s.accept()
+		    c.recv(9)
+		    c.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+		    c.close()
+	EOT
+	plain=$!
+	wait_for 10 test -s "$scratch/plain"
+	HF_ENDPOINT=https://127.0.0.1:$(cat "$scratch/plain") berth pull --retries 1
+	kill "$plain"
+	[[ $errors == *": the server does not speak TLS as it should ("* ]]
+}
+
 @test "pull: a redirect in circles, or to what is no web address, ends" {
 	make_file w.gguf 3000
 	fleet

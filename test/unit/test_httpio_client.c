@@ -4,6 +4,7 @@
  * F failure.
  */
 #include "httpio_aid.h"
+#include "tls_pair.h"
 
 #include "../../src/httpio/client_int.h"
 
@@ -218,13 +219,19 @@ static void answer(struct desk *d, size_t at, struct made *m, const char *respon
     assert_string_equal(m->log, log);
 }
 
+/* text NULL: what is said of that kind, and perhaps more. */
 static void assert_failed(const struct made *m, enum httpio_failure f, const char *text)
 {
+    const char *kind = httpio_failure_text(f), *what = strstr(m->text, "': ");
+
     assert_null(m->k);
     assert_int_equal(m->failure, f);
-    assert_non_null(strstr(m->text, httpio_failure_text(f)));
-    assert_non_null(strstr(m->text, text));
-    assert_non_null(strstr(m->text, "'127.0.0.1:"));
+    assert_non_null(what);
+    assert_true(strncmp(m->text, "'127.0.0.1:", 11) == 0 || strncmp(m->text, "'/", 2) == 0);
+    if (text)
+        assert_string_equal(what + 3, text);
+    else
+        assert_int_equal(strncmp(what + 3, kind, strlen(kind)), 0);
 }
 
 /* ---- plain calls ----------------------------------------------------------------------------------------- */
@@ -327,7 +334,7 @@ static void bodies_that_follow(void **state)
         (void)httpio_call_send(m->k, str_of(bad[i]));
         httpio_call_end(m->k);
         WAIT(&d.w, !m->k);
-        assert_failed(m, HTTPIO_RESET, "length");
+        assert_failed(m, HTTPIO_RESET, "the request's body has not the length that was announced");
         WAIT(&d.w, d.at[n].ended);
     }
     desk_close(&d);
@@ -565,7 +572,7 @@ static void tried_again_once(void **state)
     WAIT(&d.w, d.n_at == 2 && raw_has(&d.at[1], "\r\n\r\n"));
     d.at[1].s = net_stream_close(d.at[1].s, false);
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_RESET, "");
+    assert_failed(m, HTTPIO_RESET, "connection closed before a response");
     assert_string_equal(m->log, "F");
     assert_int_equal(d.n_at, 2);
 
@@ -576,7 +583,7 @@ static void tried_again_once(void **state)
     d.listener = net_listener_close(d.listener);
     d.at[2].s = net_stream_close(d.at[2].s, false);
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_RESET, "Connection refused");
+    assert_failed(m, HTTPIO_RESET, "connection closed before a response; when tried again: connection refused");
     desk_close(&d);
 }
 
@@ -590,7 +597,7 @@ static void not_tried_again(void **state)
     struct made *m = get_arrives(&d, 0);
     d.at[0].s = net_stream_close(d.at[0].s, true);
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_RESET, "Connection reset by peer");
+    assert_failed(m, HTTPIO_RESET, "connection reset before a response");
     assert_int_equal(d.n_at, 1);
 
     /* fresh by wish, although one is idle */
@@ -601,7 +608,7 @@ static void not_tried_again(void **state)
     m = call_arrives(&d, &r, 2);
     d.at[2].s = net_stream_close(d.at[2].s, false);
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_RESET, "");
+    assert_failed(m, HTTPIO_RESET, "connection closed before a response");
 
     /* after a byte of a response */
     m = get_arrives(&d, 1);
@@ -609,7 +616,7 @@ static void not_tried_again(void **state)
     world_nap(&d.w, 10);
     d.at[1].s = net_stream_close(d.at[1].s, false);
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_CUT, "");
+    assert_failed(m, HTTPIO_CUT, "connection closed in the middle of a response");
     assert_int_equal(d.n_at, 3);
 
     /* after a part of the body that is not at hand any more */
@@ -623,7 +630,7 @@ static void not_tried_again(void **state)
     WAIT(&d.w, raw_has(&d.at[3], "lost"));
     d.at[3].s = net_stream_close(d.at[3].s, false);
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_RESET, "");
+    assert_failed(m, HTTPIO_RESET, "connection closed before a response");
     assert_int_equal(d.n_at, 4);
 
     /* but before it was sent, yes; it then follows on the new connection */
@@ -659,8 +666,63 @@ static void nobody_there(void **state)
     d.listener = net_listener_close(d.listener);
     struct made *m = call_get(&d, "/");
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_CONNECT, "Connection refused");
+    assert_failed(m, HTTPIO_CONNECT, "connection refused");
     assert_string_equal(m->log, "F");
+    desk_close(&d);
+}
+
+/* What keeps a connection from being made has words of its own: who speaks no TLS, and shows a certificate that is another's or over. */
+static void not_who_it_should_be(void **state)
+{
+    (void)state;
+    struct tls_pair right = tls_pair_new("a", NULL), other = tls_pair_new("a", NULL), over = tls_pair_dated("a", NULL, -7200, -3600);
+    const struct {
+        const struct tls_pair *has, *trusted;
+        const char *text;
+    } cases[] = {
+        {NULL, &right, "it does not speak TLS as it should"},
+        {&other, &right, "its certificate is not the one that it should have"},
+        {&over, &over, "its certificate is not valid at this time"},
+    };
+
+    for (size_t i = 0; i < BASE_COUNT(cases); i++) {
+        struct desk d;
+        struct net_tls *server = NULL, *client;
+
+        desk_open(&d);
+        if (cases[i].has) {
+            assert_int_equal(net_tls_new(str_of(cases[i].has->certificate), str_of(cases[i].has->key), &server, NULL), 0);
+            net_listener_set_tls(d.listener, server);
+            (void)net_tls_unref(server);
+        }
+        assert_int_equal(net_tls_trust(str_of(cases[i].trusted->certificate), &client, NULL), 0);
+        struct httpio_request r = get(&d, "/");
+        r.tls = client;
+        struct made *m = call_at(&d, &r);
+        if (!cases[i].has) {
+            WAIT(&d.w, d.n_at == 1);
+            raw_send(&d.at[0], "HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+        WAIT(&d.w, !m->k);
+        assert_failed(m, HTTPIO_CONNECT, cases[i].text);
+        (void)net_tls_unref(client);
+        desk_close(&d);
+    }
+    tls_pair_release(&right);
+    tls_pair_release(&other);
+    tls_pair_release(&over);
+}
+
+static void no_such_socket(void **state)
+{
+    (void)state;
+    struct desk d;
+
+    desk_open(&d);
+    assert_int_equal(net_addr_unix("/nowhere/berth.sock", &d.addr), 0);
+    struct made *m = call_get(&d, "/");
+    WAIT(&d.w, !m->k);
+    assert_failed(m, HTTPIO_CONNECT, "there is no such socket");
     desk_close(&d);
 }
 
@@ -685,7 +747,7 @@ static void connecting_takes_too_long(void **state)
     }
     struct made *m = call_get(&d, "/");
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_CONNECT, "timed out");
+    assert_failed(m, HTTPIO_CONNECT, "no connection in time");
     for (size_t i = 0; i < 3; i++)
         (void)close(fill[i]);
     (void)close(fd);
@@ -703,7 +765,7 @@ static void no_answer_in_time(void **state)
     struct made *m = call_arrives(&d, &r, 0);
     raw_send(&d.at[0], "HTTP/1.1 200 OK\r\n"); /* half a head is none */
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_TIMEOUT, "");
+    assert_failed(m, HTTPIO_TIMEOUT, "no answer in time");
     WAIT(&d.w, d.at[0].ended);
 
     /* after the head that limit is over */
@@ -724,7 +786,7 @@ static void no_answer_in_time(void **state)
     assert_non_null(m->k);
     assert_int_equal(m->body.len, 5);
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_TIMEOUT, "stopped");
+    assert_failed(m, HTTPIO_TIMEOUT, "the response stopped arriving");
     assert_string_equal(m->log, "hbF");
 
     /* while the owner does not read, the time does not run */
@@ -736,7 +798,7 @@ static void no_answer_in_time(void **state)
     assert_string_equal(m->log, "h");
     httpio_call_read(m->k, true);
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_TIMEOUT, "stopped");
+    assert_failed(m, HTTPIO_TIMEOUT, "the response stopped arriving");
     desk_close(&d);
 }
 
@@ -767,7 +829,7 @@ static void broken_responses(void **state)
         raw_send(&d.at[0], cases[i].response);
         net_stream_shutdown(d.at[0].s);
         WAIT(&d.w, !m->k);
-        assert_failed(m, cases[i].failure, "");
+        assert_failed(m, cases[i].failure, NULL);
         assert_string_equal(m->log, cases[i].log);
         WAIT(&d.w, d.at[0].ended);
         assert_null(LIST_FIRST(&d.client->links));
@@ -797,7 +859,7 @@ static void until_close(void **state)
     raw_send(&d.at[1], "HTTP/1.1 200 OK\r\n\r\nhel");
     d.at[1].s = net_stream_close(d.at[1].s, true);
     WAIT(&d.w, !m->k);
-    assert_failed(m, HTTPIO_CUT, "Connection reset");
+    assert_failed(m, HTTPIO_CUT, "connection reset in the middle of a response");
     assert_string_equal(m->log, "hbF");
     desk_close(&d);
 }
@@ -1272,6 +1334,8 @@ int main(void)
         cmocka_unit_test(tried_again_once),
         cmocka_unit_test(not_tried_again),
         cmocka_unit_test(nobody_there),
+        cmocka_unit_test(not_who_it_should_be),
+        cmocka_unit_test(no_such_socket),
         cmocka_unit_test(connecting_takes_too_long),
         cmocka_unit_test(no_answer_in_time),
         cmocka_unit_test(broken_responses),

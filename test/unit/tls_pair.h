@@ -25,8 +25,8 @@ static inline char *tls_take_bio(BIO *b)
     return text;
 }
 
-/* passphrase NULL: the key is open. */
-static inline struct tls_pair tls_pair_new(const char *name, const char *passphrase)
+/* Valid from and until these seconds from this moment. passphrase NULL: the key is open. */
+static inline struct tls_pair tls_pair_dated(const char *name, const char *passphrase, long from, long until)
 {
     EVP_PKEY *k = EVP_EC_gen("P-256");
     X509 *x = X509_new();
@@ -34,8 +34,8 @@ static inline struct tls_pair tls_pair_new(const char *name, const char *passphr
 
     assert_non_null(k);
     ASN1_INTEGER_set(X509_get_serialNumber(x), 1);
-    X509_gmtime_adj(X509_getm_notBefore(x), 0);
-    X509_gmtime_adj(X509_getm_notAfter(x), 3600);
+    X509_gmtime_adj(X509_getm_notBefore(x), from);
+    X509_gmtime_adj(X509_getm_notAfter(x), until);
     X509_set_pubkey(x, k);
     X509_NAME_add_entry_by_txt(X509_get_subject_name(x), "CN", MBSTRING_ASC, (const unsigned char *)name, -1, -1, 0);
     X509_set_issuer_name(x, X509_get_subject_name(x));
@@ -46,6 +46,11 @@ static inline struct tls_pair tls_pair_new(const char *name, const char *passphr
     X509_free(x);
     EVP_PKEY_free(k);
     return (struct tls_pair){.certificate = tls_take_bio(cert), .key = tls_take_bio(key)};
+}
+
+static inline struct tls_pair tls_pair_new(const char *name, const char *passphrase)
+{
+    return tls_pair_dated(name, passphrase, 0, 3600);
 }
 
 static inline void tls_pair_release(struct tls_pair *p)
