@@ -14,21 +14,12 @@
 #endif
 
 #define BLOCK 64
+#define SHORT 16 /* what is mostly shorter than that is looked at byte by byte first */
 
 struct scan {
     struct str text;
     size_t at;
 };
-
-static void skip_space(struct scan *s)
-{
-    while (s->at < s->text.len) {
-        char c = s->text.ptr[s->at];
-        if (c != ' ' && c != '\t' && c != '\n' && c != '\r')
-            return;
-        s->at++;
-    }
-}
 
 /* The character here, or 0 at the end. */
 static char peek(const struct scan *s)
@@ -63,6 +54,33 @@ static const char *block_at(const struct scan *s, char scratch[BLOCK])
     memset(scratch, 0, BLOCK);
     memcpy(scratch, s->text.ptr + s->at, left);
     return scratch;
+}
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static void skip_spaces(struct scan *s)
+{
+    char scratch[BLOCK];
+    for (unsigned i = 0; i < SHORT; i++, s->at++)
+        if (!is_space(peek(s)))
+            return;
+    for (; s->at < s->text.len; s->at += BLOCK) {
+        const char *p = block_at(s, scratch);
+        uint64_t other = ~(find_all(p, 0, ' ') | find_all(p, 0, '\t') | find_all(p, 0, '\n') | find_all(p, 0, '\r'));
+        if (other) {
+            s->at += (size_t)__builtin_ctzll(other);
+            return;
+        }
+    }
+}
+
+static inline void skip_space(struct scan *s)
+{
+    if (is_space(peek(s)))
+        skip_spaces(s);
 }
 
 /* The quotes that no backslash escapes. *carry: the first byte is escaped by the block before; then, whether this one escapes the next one's. Runs of backslashes are told apart by whether they begin at an even or an odd
@@ -138,6 +156,10 @@ static bool skip_nest(struct scan *s)
         uint64_t strings = between(live_quotes(quotes, slashes, &carry)) ^ inside;
         uint64_t open = find_all(p, 0x20, '{') & ~strings, close = find_all(p, 0x20, '}') & ~strings;
         inside = (uint64_t)0 - (strings >> (BLOCK - 1));
+        if (!(open | close)) {
+            s->at += BLOCK;
+            continue;
+        }
         if ((size_t)__builtin_popcountll(close) < depth) {
             depth += (size_t)__builtin_popcountll(open);
             depth -= (size_t)__builtin_popcountll(close);
@@ -158,11 +180,26 @@ static bool skip_nest(struct scan *s)
     return false;
 }
 
+/* Over a number or a word, up to what cannot be of it. */
+static void skip_scalar(struct scan *s)
+{
+    char scratch[BLOCK];
+    for (; s->at < s->text.len; s->at += BLOCK) {
+        const char *p = block_at(s, scratch);
+        uint64_t end = find_all(p, 0, '"') | find_all(p, 0, ',') | find_all(p, 0x20, '{') | find_all(p, 0x20, '}');
+        if (end) {
+            s->at += (size_t)__builtin_ctzll(end);
+            return;
+        }
+    }
+    s->at = s->text.len;
+}
+
 /* Over one value of any kind, up to what follows it. */
 static bool skip_value(struct scan *s)
 {
     size_t start = s->at;
-    for (; s->at < s->text.len; s->at++)
+    while (s->at < s->text.len) {
         switch (s->text.ptr[s->at]) {
         case '"':
             return skip_string(s);
@@ -176,6 +213,9 @@ static bool skip_value(struct scan *s)
         default:
             break;
         }
+        if (++s->at - start == SHORT)
+            skip_scalar(s);
+    }
     return false;
 }
 
@@ -237,6 +277,23 @@ int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *
     *ret_off = off;
     *ret_len = len;
     return 0;
+}
+
+size_t json_scan_marks(struct str text, size_t most)
+{
+    struct scan s = {.text = text};
+    char scratch[BLOCK];
+    size_t n = 0;
+    uint64_t carry = 0, inside = 0;
+    for (; s.at < text.len && n < most; s.at += BLOCK) {
+        const char *p = block_at(&s, scratch);
+        uint64_t strings = between(live_quotes(find_all(p, 0, '"'), find_all(p, 0, '\\'), &carry)) ^ inside;
+        uint64_t marks = (find_all(p, 0, ',') | find_all(p, 0, ':') | find_all(p, 0x20, '{')) & ~strings;
+        inside = (uint64_t)0 - (strings >> (BLOCK - 1));
+        if (marks)
+            n += (size_t)__builtin_popcountll(marks);
+    }
+    return n < most ? n : most;
 }
 
 /* ---- walking -------------------------------------------------------------------------------------------- */

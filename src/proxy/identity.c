@@ -84,10 +84,8 @@ uint64_t place_hash(uint64_t seed, struct str s)
     return h ? h : 1; /* 0 means none */
 }
 
-static bool key_is(struct str token, const char *key)
-{
-    return token.len == strlen(key) + 2 && memcmp(token.ptr + 1, key, token.len - 2) == 0;
-}
+/* Whether a token with its quotes says so. */
+#define KEY_IS(token, key) ((token).len == sizeof(key) + 1 && memcmp((token).ptr + 1, key, sizeof(key) - 1) == 0)
 
 /* The functions below take the value at which a walk stands into a hash: 0, or -EBADMSG where the text is broken. One pass goes through all of a message. */
 
@@ -123,13 +121,13 @@ static int hash_part(struct json_walk *w, uint64_t *h, unsigned depth)
     int rc;
     json_walk_enter(w, &in);
     while ((rc = json_walk_next(&in, &key)) == 1) {
-        if (key_is(key, "text") && json_walk_peek(&in) == '"') {
+        if (KEY_IS(key, "text") && json_walk_peek(&in) == '"') {
             rc = hash_whole(&in, h);
             whole = *h;
             rc = rc < 0 ? rc : pass_rest(&in);
             break;
         }
-        if (key_is(key, "cache_control"))
+        if (KEY_IS(key, "cache_control"))
             continue;
         whole = place_hash(whole, key);
         rc = hash_value(&in, &whole, depth + 1);
@@ -167,13 +165,13 @@ static int hash_members(struct json_walk *w, uint64_t *h, unsigned depth, struct
     json_walk_enter(w, &in);
     *h = place_hash(*h, (struct str){&in.close, 1});
     while ((rc = json_walk_next(&in, &key)) == 1) {
-        if (key_is(key, "cache_control"))
+        if (KEY_IS(key, "cache_control"))
             continue;
         *h = place_hash(*h, key);
-        if (ret_role && key_is(key, "role")) {
+        if (ret_role && KEY_IS(key, "role")) {
             rc = json_walk_value(&in, ret_role);
             *h = rc < 0 ? *h : place_hash(*h, *ret_role);
-        } else if (key_is(key, "content")) {
+        } else if (KEY_IS(key, "content")) {
             rc = hash_content(&in, h, depth + 1);
         } else {
             rc = hash_value(&in, h, depth + 1);
@@ -200,22 +198,23 @@ struct body {
 
 static void read_members(struct str text, struct body *b)
 {
+#define WANTED(key, member) {sizeof(key) - 1, key, offsetof(struct body, member)}
     static const struct {
+        size_t len;
         const char *key;
         size_t at;
     } wanted[] = {
-        {"messages", offsetof(struct body, messages)}, {"input", offsetof(struct body, messages)},         {"prompt", offsetof(struct body, messages)},
-        {"system", offsetof(struct body, system)},     {"instructions", offsetof(struct body, system)},    {"input_prefix", offsetof(struct body, messages)},
-        {"tools", offsetof(struct body, tools)},       {"stream", offsetof(struct body, stream)},          {"id_slot", offsetof(struct body, slot)},
-        {"session_id", offsetof(struct body, session)}, {"prompt_cache_key", offsetof(struct body, cache_key)}, {"user", offsetof(struct body, user)},
+        WANTED("messages", messages), WANTED("input", messages), WANTED("prompt", messages), WANTED("input_prefix", messages), WANTED("system", system), WANTED("instructions", system),
+        WANTED("tools", tools), WANTED("stream", stream), WANTED("id_slot", slot), WANTED("session_id", session), WANTED("prompt_cache_key", cache_key), WANTED("user", user),
     };
+#undef WANTED
     struct json_walk w;
     struct str k, v;
     if (json_walk_begin(&w, text) < 0 || w.close != '}')
         return;
     while (json_walk_next(&w, &k) == 1 && json_walk_value(&w, &v) == 0)
         for (size_t i = 0; i < BASE_COUNT(wanted); i++)
-            if (key_is(k, wanted[i].key))
+            if (k.len == wanted[i].len + 2 && memcmp(k.ptr + 1, wanted[i].key, wanted[i].len) == 0)
                 *(struct str *)(void *)((char *)b + wanted[i].at) = v;
 }
 

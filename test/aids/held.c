@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * How long a client can hold an event loop, for benchmarks: what it costs to put a request into the queue and to take it out again, by how many wait and who they are; and what it costs to read a body
- * of each of the worst shapes that is still read on the loop. Times of the thread's own clock: nothing else on the machine counts.
+ * How long a client can hold an event loop, for benchmarks: what it costs to put a request into the queue and to take it out again, by how many wait and who they are; and what it costs to look at the
+ * largest body of each of the worst shapes that is still looked at on the loop. Times of the thread's own clock: nothing else on the machine counts.
  *
  *   held queue    a line for each shape of queue: NAME, then ns at 16, 128 and 1,024 waiting
- *   held bodies   a line for each shape of body: NAME KIB MS, the median of several
+ *   held bodies   a line for each shape of body: NAME, then KiB of the largest and ms, the median of several
+ *   held bodies KIB   of that size instead, wherever it is looked at
  */
 #include <base/base.h>
 
@@ -117,6 +118,9 @@ static const struct body_shape bodies[] = {
      "{\"type\":\"function\",\"function\":{\"name\":\"read\",\"parameters\":{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\"}},\"required\":[\"path\"]}}},", "{}]"},
     {"nest", "\"messages\":[", "[{\"a\":[{\"a\":[{\"a\":[{\"a\":[{\"a\":1}]}]}]}]}],", "{}]"},
     {"top-members", "", "\"a\":1,", "\"b\":2"},
+    {"number", "\"prompt\":", "1", ""},
+    {"white-space", "\"prompt\":", " ", "1"},
+    {"spaces-behind", "\"prompt\":[1", " ", ",1]"},
     {"spaces", "\"messages\":[", "{ } , ", "{}]"},
 };
 
@@ -140,15 +144,34 @@ static void read_body(struct str body, struct place_identity *id)
     id->flow ^= place_hash(42, body) ^ place_hash(43, body);
 }
 
+/* The largest that is looked at on the loop. */
+static size_t largest(const struct body_shape *s)
+{
+    size_t from = PROXY_LOOK_SURE, to = PROXY_LOOK_MAX;
+    while (from + 64 < to) {
+        size_t middle = from + (to - from) / 2;
+        struct buf b;
+        make_body(s, middle, &b);
+        if (proxy_look_quick(buf_str(&b)))
+            from = middle;
+        else
+            to = middle;
+        buf_release(&b);
+    }
+    return from;
+}
+
 static void read_bodies(size_t size)
 {
     static struct place_identity id;
     for (size_t i = 0; i < BASE_COUNT(bodies); i++) {
         struct buf b;
         double ns[ROUNDS];
-        make_body(&bodies[i], size, &b);
+        make_body(&bodies[i], size ? size : largest(&bodies[i]), &b);
         for (size_t round = 0; round < ROUNDS; round++) {
             double begun = cpu_ns();
+            if (!size)
+                base_ignore(proxy_look_quick(buf_str(&b)));
             read_body(buf_str(&b), &id);
             ns[round] = cpu_ns() - begun;
         }
@@ -161,9 +184,9 @@ int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "queue") == 0)
         queue();
-    else if (argc == 2 && strcmp(argv[1], "bodies") == 0)
-        read_bodies(PROXY_LOOK_MAX);
+    else if ((argc == 2 || argc == 3) && strcmp(argv[1], "bodies") == 0)
+        read_bodies(argc == 3 ? strtoul(argv[2], NULL, 10) * 1024 : 0);
     else
-        return (void)fprintf(stderr, "usage: held queue | bodies\n"), 2;
+        return (void)fprintf(stderr, "usage: held queue | bodies [KIB]\n"), 2;
     return 0;
 }

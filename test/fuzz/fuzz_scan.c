@@ -41,6 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct str text = {(const char *)data, size};
     size_t off = 0, len = 0;
+    assert(json_scan_marks(text, 3) <= 3 && json_scan_marks(text, SIZE_MAX) <= size);
     int r = json_scan_member(text, "model", &off, &len, NULL);
     if (r == 0) {
         assert(off <= size && len <= size - off && len > 0);

@@ -260,6 +260,60 @@ static void test_blocks(void **state)
     }
 }
 
+/* Marks are counted outside strings, wherever these begin and end in the blocks that are looked at at once. */
+static void test_marks(void **state)
+{
+    (void)state;
+    static const char text[] = "{\"a,b\":[1,2,{\"\\\",:\":\"{[\\\\\"},[]]}"; /* marks: 4 brackets, 2 colons, 3 commas */
+    for (size_t before = 0; before < 130; before++) {
+        base_autobuf struct buf b = BUF_INIT(4096);
+        while (b.len < before)
+            buf_add_char(&b, ' ');
+        buf_add_c(&b, text);
+        assert_int_equal(json_scan_marks(buf_str(&b), SIZE_MAX), 9);
+        assert_int_equal(json_scan_marks(buf_str(&b), 9), 9);
+        assert_int_equal(json_scan_marks(buf_str(&b), 8), 8);
+        assert_int_equal(json_scan_marks(buf_str(&b), 0), 0);
+    }
+    assert_int_equal(json_scan_marks(STR(""), 5), 0);
+    assert_int_equal(json_scan_marks(STR("\",,,"), 5), 0);
+}
+
+/* Numbers and white space of any length end where they end. */
+static void test_long_scalars(void **state)
+{
+    (void)state;
+    static const char *const ends[] = {",", "}", "]"};
+    for (size_t n = 1; n < 200; n++)
+        for (size_t e = 0; e < BASE_COUNT(ends); e++) {
+            base_autobuf struct buf b = BUF_INIT(4096);
+            bool array = ends[e][0] == ']';
+            buf_add_c(&b, array ? "[" : "{\"k\":");
+            size_t from = b.len + n;
+            for (size_t i = 0; i < n; i++)
+                buf_add_char(&b, " \t\r\n"[i % 4]);
+            for (size_t i = 0; i < n; i++)
+                buf_add_char(&b, '7');
+            for (size_t i = 0; i < 200 - n; i++)
+                buf_add_char(&b, ' ');
+            buf_add_c(&b, ends[e]);
+            struct json_walk w;
+            struct str key, value = {0};
+            assert_int_equal(json_walk_begin(&w, buf_str(&b)), 0);
+            assert_int_equal(json_walk_next(&w, &key), 1);
+            assert_int_equal(json_walk_value(&w, &value), 0);
+            assert_ptr_equal(value.ptr, b.ptr + from);
+            assert_int_equal(value.len, n);
+            /* cut off before its end, it is none */
+            base_autofree char *copy = malloc(b.len - 1);
+            assert_non_null(copy);
+            memcpy(copy, b.ptr, b.len - 1);
+            assert_int_equal(json_walk_begin(&w, (struct str){copy, b.len - 1}), 0);
+            assert_int_equal(json_walk_next(&w, &key), 1);
+            assert_int_equal(json_walk_value(&w, &value), -EBADMSG);
+        }
+}
+
 /* Each byte is looked at a few times, whatever it is: walks whose cost grows with the square of these texts would take minutes. */
 static void test_long_texts_are_walked_once(void **state)
 {
@@ -292,6 +346,8 @@ int main(void)
         cmocka_unit_test(test_walk),
         cmocka_unit_test(test_walk_within),
         cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_marks),
+        cmocka_unit_test(test_long_scalars),
         cmocka_unit_test(test_long_texts_are_walked_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

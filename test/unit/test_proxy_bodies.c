@@ -284,6 +284,51 @@ static void test_others_go_on(void **state)
     WAIT_POLL(rig.proxy->stats.active == 0);
 }
 
+/* A body of many small pieces costs as much as a large one and is looked at beside the loop as well; text of the same size is not. */
+static void test_many_pieces_are_looked_at_beside(void **state)
+{
+    (void)state;
+    struct client pieces, text;
+    rig_replicas(1, ECHO);
+    base_autobuf struct buf numbers = BUF_INIT(MIB), words = BUF_INIT(MIB);
+    buf_add_c(&numbers, "{\"model\":\"m\",\"prompt\":[");
+    while (numbers.len < 200000)
+        buf_add_c(&numbers, "1,");
+    buf_add_c(&numbers, "1]}");
+    make_body(&words, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a,b:[{", 200000, "\"}]}");
+    pool_hold();
+    client_start(&pieces, "POST", "/v1/completions", buf_str(&numbers));
+    WAIT_POLL(rig.proxy->bodies == numbers.len);
+    ask(&text, "POST", CHAT, words.ptr);
+    assert_int_equal(text.status, 200);
+    assert_int_equal(rig.replicas[0].requests, 1);
+    assert_false(pieces.done);
+    pool_go();
+    WAIT(pieces.done);
+    assert_int_equal(pieces.status, 200);
+    assert_int_equal(rig.replicas[0].body_len, numbers.len + strlen("served-0") - strlen("m"));
+    client_release(&pieces);
+    client_release(&text);
+}
+
+/* What is looked at on the loop, and what is not, by size and by pieces. */
+static void test_quick_looks(void **state)
+{
+    (void)state;
+    base_autobuf struct buf body = BUF_INIT(2 * MIB);
+    make_body(&body, "", PROXY_LOOK_MAX, "");
+    assert_true(proxy_look_quick(buf_str(&body)));
+    buf_add_char(&body, 'a');
+    assert_false(proxy_look_quick(buf_str(&body)));
+    memset(body.ptr, ',', PROXY_LOOK_MARKS - 1);
+    assert_true(proxy_look_quick((struct str){body.ptr, PROXY_LOOK_MAX}));
+    body.ptr[PROXY_LOOK_MAX - 1] = '[';
+    assert_false(proxy_look_quick((struct str){body.ptr, PROXY_LOOK_MAX}));
+    memset(body.ptr, ',', body.len);
+    assert_true(proxy_look_quick((struct str){body.ptr, PROXY_LOOK_SURE}));
+    assert_false(proxy_look_quick((struct str){body.ptr, PROXY_LOOK_SURE + 1}));
+}
+
 /* It ends while it is looked at: it counts no longer, and its memory is gone once nobody looks. */
 static void test_ends_while_looked_at(void **state)
 {
@@ -659,6 +704,8 @@ int main(void)
         BODIES_TEST(test_sent_again),
         BODIES_TEST(test_others_go_on),
         BODIES_TEST(test_ends_while_looked_at),
+        BODIES_TEST(test_many_pieces_are_looked_at_beside),
+        BODIES_TEST(test_quick_looks),
         BODIES_TEST(test_memory_used_up),
         BODIES_TEST(test_chunked_too_long),
         BODIES_TEST(test_disk_full),
