@@ -19,7 +19,7 @@ static int stop_fleet(const struct cmd *c, const struct cmd_args *a, const char 
     struct err err;
     int rc = up_call(dirs, name, "POST", "/down", &status, &body, &err);
     if (rc == -ENOENT) {
-        (void)fprintf(stderr, "fleet '%s' is not up\n", name);
+        (void)fprintf(stderr, "%s\n", err.text);
         return CMD_OK;
     }
     if (rc < 0)

@@ -34,7 +34,7 @@ int up_resume_main(int state_fd, bool check_only);
 
 /* ---- talking to a running supervisor ----------------------------------------------------------------------- */
 
-/* One request over the control socket of the fleet named `name`; waits for the answer. -ENOENT: not running; -EAGAIN: it is installing or checking and does not listen yet. *ret_status is HTTP's. */
+/* One request over the control socket of the fleet named `name`; waits for the answer. -ENOENT: not running; -EBUSY: running with another run folder; -EAGAIN: it is installing or checking and does not listen yet. *ret_status is HTTP's. */
 int up_call(const struct os_dirs *dirs, const char *name, const char *method, const char *target, unsigned *ret_status, struct buf *ret_body, struct err *err) BASE_MUST_USE;
 /* Waits until the supervisor has released its lock: 0, or -ETIMEDOUT. */
 int up_wait_gone(const struct os_dirs *dirs, const char *name, uint64_t limit_ms, struct err *err) BASE_MUST_USE;

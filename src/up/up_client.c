@@ -151,6 +151,15 @@ static int run_call(struct call *k, const struct httpio_request *r, uint64_t lim
     return rc;
 }
 
+static int not_up(const struct up_paths *p, const char *name, struct err *err)
+{
+    base_autobuf struct buf where = BUF_INIT(4 * UP_PATH_MAX);
+    pid_t pid = up_lock_holder(p->state_lock, &where);
+    if (pid > 0 && where.len)
+        return err_set(err, -EBUSY, "fleet '%s' is up with another run folder (pid %d): 'BERTH_RUN=%s' in front of the command finds it", name, (int)pid, where.ptr);
+    return err_set(err, -ENOENT, "fleet '%s' is not up; 'berth up' brings it up", name);
+}
+
 int up_call(const struct os_dirs *dirs, const char *name, const char *method, const char *target, unsigned *ret_status, struct buf *ret_body, struct err *err)
 {
     struct up_paths p = {0};
@@ -161,7 +170,7 @@ int up_call(const struct os_dirs *dirs, const char *name, const char *method, co
     struct httpio_request r = {.method = str_of(method), .target = str_of(target), .host = STR("berth")};
     struct call k = {.body = ret_body, .err = err};
     if (pid == 0)
-        rc = err_set(err, -ENOENT, "fleet '%s' is not up", name);
+        rc = not_up(&p, name, err);
     else if (access(p.sock, F_OK) < 0)
         rc = err_set(err, -EAGAIN, "fleet '%s' is being prepared (pid %d); try again in a moment", name, (int)pid);
     else if (net_addr_unix(p.sock, &r.addr) < 0)

@@ -24,7 +24,7 @@ write_fleet() {
 	write_fleet
 	run_split "$BERTH" status -f "$fleet"
 	[ "$status" -eq 0 ]
-	[ "$errors" = "fleet 'lonely' is not up" ]
+	[ "$errors" = "fleet 'lonely' is not up; 'berth up' brings it up" ]
 	[[ $output == SERVICE*medium*down*17770*m* ]]
 	[[ $output == *"router     http://127.0.0.1:18080  down"*$'\nendpoints  medium' ]]
 	run_split "$BERTH" status --json -f "$fleet"
@@ -37,10 +37,10 @@ write_fleet() {
 	write_fleet
 	run_split "$BERTH" down -f "$fleet"
 	[ "$status" -eq 0 ]
-	[ "$errors" = "fleet 'lonely' is not up" ]
+	[ "$errors" = "fleet 'lonely' is not up; 'berth up' brings it up" ]
 	run_split "$BERTH" restart -f "$fleet"
 	[ "$status" -eq 1 ]
-	[ "$errors" = "berth restart: fleet 'lonely' is not up" ]
+	[ "$errors" = "berth restart: fleet 'lonely' is not up; 'berth up' brings it up" ]
 }
 
 @test "a service that the fleet does not have: the nearest one, exit 2" {
@@ -109,7 +109,7 @@ write_fleet() {
 	[ "$status" -eq 1 ]
 	[[ $errors == "berth up: runtime 'own': "*"$scratch/nowhere"* ]]
 	run_split "$BERTH" status -f "$fleet"
-	[ "$errors" = "fleet 'lonely' is not up" ]
+	[ "$errors" = "fleet 'lonely' is not up; 'berth up' brings it up" ]
 }
 
 @test "the router's worker refuses to run without its descriptors" {

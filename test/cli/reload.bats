@@ -93,7 +93,7 @@ teardown() {
 	sed -i 's/^name: life/name: other/' "$fleet"
 	run_split "$BERTH" reload -f "$fleet"
 	[ "$status" -eq 1 ]
-	[ "$errors" = "berth reload: fleet 'other' is not up" ]
+	[ "$errors" = "berth reload: fleet 'other' is not up; 'berth up' brings it up" ]
 }
 
 @test "the certificate is replaced while a stream goes on; one that is not usable is refused" {

@@ -50,10 +50,10 @@ ask() { # ask OUT: a stream without end, in the background
 @test "a fleet that is down: says so, exit 1" {
 	run_split "$BERTH" top -f "$fleet"
 	[ "$status" -eq 1 ]
-	[ "$errors" = "berth top: fleet 'seen' is not up" ]
+	[ "$errors" = "berth top: fleet 'seen' is not up; 'berth up' brings it up" ]
 	run_split "$BERTH" route explain 1 -f "$fleet"
 	[ "$status" -eq 1 ]
-	[ "$errors" = "berth route: fleet 'seen' is not up" ]
+	[ "$errors" = "berth route: fleet 'seen' is not up; 'berth up' brings it up" ]
 	run_split "$BERTH" route explain x -f "$fleet"
 	[ "$status" -eq 2 ]
 	run_split "$BERTH" route explain -f "$fleet"

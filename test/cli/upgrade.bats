@@ -196,6 +196,12 @@ replace_copy() { # FILE
 		BERTH_RUN=$scratch/run2 run_split "$BERTH" up -d -f "$fleet"
 		[ "$status" -eq 1 ]
 		[ "$errors" = "berth up: $refusal" ] || { echo "$errors"; false; }
+		for command in status down 'restart a'; do
+			# shellcheck disable=SC2086
+			BERTH_RUN=$scratch/run2 run_split "$BERTH" $command -f "$fleet"
+			[ "$status" -eq 1 ]
+			[[ $errors == *"fleet 'life' is up with another run folder (pid $up_pid): 'BERTH_RUN=$BERTH_RUN' in front of the command finds it" ]]
+		done
 		[ "$(status_of '.services[0].pid, .services[0].state' | tr '\n' ' ')" = "$engine ready " ]
 		"$BERTH" upgrade -f "$fleet" 2>/dev/null
 	done

@@ -235,7 +235,7 @@ static void not_running(void **state)
     unsigned status;
     char want[128];
     assert_int_equal(up_call(&w->dirs, "test", "GET", "/status", &status, &body, &err), -ENOENT);
-    assert_string_equal(err.text, "fleet 'test' is not up");
+    assert_string_equal(err.text, "fleet 'test' is not up; 'berth up' brings it up");
     assert_int_equal(up_wait_gone(&w->dirs, "test", 0, &err), 0);
     assert_int_equal(up_log_path(&w->dirs, "test", "a", &path), 0);
     snprintf(want, sizeof(want), "%s/fleets/test/logs/a.log", w->dir);
