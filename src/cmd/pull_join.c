@@ -97,12 +97,14 @@ static int open_temporary(const char *path, struct err *err)
 
 static int join(struct pull_session *s, const struct pull_join *j, struct err *err)
 {
-    struct joining g = {.s = s, .j = j, .fd = -1, .m = {.bytes = j->pin.want.bytes, .n_states = store_states(j->pin.want.bytes)}};
+    struct joining g = {.s = s, .j = j, .fd = -1};
     const char *temporary = arena_printf(s->arena, "%s.part", j->path);
+    if (!temporary)
+        return err_nomem(err);
     g.chunk = malloc(CHUNK);
-    g.m.states = calloc(g.m.n_states + 1, sizeof *g.m.states);
     os_sha256_init(&g.h);
-    int r = temporary && g.chunk && g.m.states ? store_space_check(j->path, j->pin.want.bytes, err) : err_nomem(err);
+    int r = store_manifest_init(&g.m, j->pin.want.bytes);
+    r = r == 0 && g.chunk ? store_space_check(j->path, j->pin.want.bytes, err) : err_nomem(err);
     if (r == 0)
         r = g.fd = open_temporary(temporary, err);
     r = r < 0 ? r : 0;

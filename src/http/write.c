@@ -95,10 +95,12 @@ static int put_field(struct buf *out, struct str name, struct str value)
     if (!to)
         return buf_status(out);
     memcpy(to, name.ptr, name.len);
-    memcpy(to + name.len, ": ", 2);
+    to[name.len] = ':';
+    to[name.len + 1] = ' ';
     if (value.len)
         memcpy(to + name.len + 2, value.ptr, value.len);
-    memcpy(to + name.len + 2 + value.len, "\r\n", 2);
+    to[len - 2] = '\r';
+    to[len - 1] = '\n';
     buf_grew(out, len);
     return 0;
 }

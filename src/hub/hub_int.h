@@ -19,7 +19,7 @@
     X(global_init) X(version_info) X(easy_init) X(easy_cleanup) X(easy_setopt) X(easy_getinfo) X(easy_reset) X(easy_pause) X(easy_strerror) X(multi_init) X(multi_cleanup) X(multi_add_handle) X(multi_remove_handle) \
     X(multi_perform) X(multi_poll) X(multi_wakeup) X(multi_info_read) X(multi_setopt) X(multi_strerror) X(slist_append) X(slist_free_all) X(getdate) X(url) X(url_cleanup) X(url_set) X(url_get) X(free)
 struct hub_curl {
-#define HUB_CURL_MEMBER(name) __typeof__(&curl_##name) name;
+#define HUB_CURL_MEMBER(name) __typeof__(&curl_##name) name; /* NOLINT(bugprone-macro-parentheses): it is a member's name */
     HUB_CURL_CALLS(HUB_CURL_MEMBER)
 #undef HUB_CURL_MEMBER
 };

@@ -50,15 +50,16 @@ static int make_segments(struct hub_way *w, uint64_t bytes, struct err *err)
 {
     if (bytes > STORE_PAYLOAD_MAX)
         return err_set(err, -EFBIG, "%llu bytes are more than any payload has", (unsigned long long)bytes);
-    size_t n = store_segments(bytes), states = store_states(bytes);
+    struct store_manifest m;
+    size_t n = store_segments(bytes);
     uint32_t *got = calloc(n + 1, sizeof *got);
     uint8_t *leased = calloc(n + 1, 1), *dirty = calloc(n + 1, 1);
-    uint8_t(*chain)[OS_SHA256_BYTES] = calloc(states + 1, sizeof *chain);
-    if (!got || !leased || !dirty || !chain) {
+    int r = store_manifest_init(&m, bytes);
+    if (r < 0 || !got || !leased || !dirty) {
         free(got);
         free(leased);
         free(dirty);
-        free(chain);
+        store_manifest_release(&m);
         return err_nomem(err);
     }
     pthread_mutex_lock(&w->fetch->lock);
@@ -70,7 +71,7 @@ static int make_segments(struct hub_way *w, uint64_t bytes, struct err *err)
     w->free_from = 0;
     w->done_bytes = 0;
     w->hashed = 0;
-    w->m = (struct store_manifest){.bytes = bytes, .n_states = states, .states = chain};
+    w->m = m;
     pthread_mutex_unlock(&w->fetch->lock);
     return 0;
 }

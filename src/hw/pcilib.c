@@ -31,7 +31,7 @@
 #define CALLS(X) X(alloc) X(init) X(cleanup) X(scan_bus) X(set_param) X(find_cap) X(read_byte) X(read_word) X(read_long)
 
 struct pcilib {
-#define X(name) __typeof__(pci_##name) *name;
+#define X(name) __typeof__(pci_##name) *name; /* NOLINT(bugprone-macro-parentheses): it is a member's name */
     CALLS(X)
 #undef X
     void *so;

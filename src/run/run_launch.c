@@ -371,7 +371,7 @@ int run_recipe(struct run_service *s, struct run_recipe *ret, struct err *err)
 
 int run_launch(struct run_service *s, struct err *err)
 {
-    struct run_recipe recipe;
+    struct run_recipe recipe = {0};
     uint64_t bytes = 0;
     int rc = 0;
     os_autoclose int key_fd = -1;

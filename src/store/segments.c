@@ -29,6 +29,13 @@ size_t store_states(uint64_t bytes)
     return n ? n - 1 : 0;
 }
 
+int store_manifest_init(struct store_manifest *m, uint64_t bytes)
+{
+    *m = (struct store_manifest){.bytes = bytes, .n_states = store_states(bytes)};
+    m->states = calloc(m->n_states + 1, sizeof *m->states);
+    return m->states ? 0 : -ENOMEM;
+}
+
 void store_manifest_release(struct store_manifest *m)
 {
     free(m->states);

@@ -84,6 +84,8 @@ int store_pin_of(const struct fleet_lock_model *locked, const char *file, struct
 int store_manifest_load(const struct store *s, const char *path, struct store_manifest *ret, struct err *err) BASE_MUST_USE;
 /* Records that path holds just this. The file's inode, size and times are kept with it, so that as long as they stay the same the file is known to be. -EBADMSG: it has another size. */
 int store_manifest_save(struct store *s, const char *path, const struct store_manifest *m, struct err *err) BASE_MUST_USE;
+/* Of a file of so many bytes, its digests zeroes until it was read. -ENOMEM; released all the same. */
+int store_manifest_init(struct store_manifest *m, uint64_t bytes) BASE_MUST_USE;
 void store_manifest_release(struct store_manifest *m);
 /* True when path was proven to be what want says and nothing has touched it since: one stat, nothing hashed. Of want only bytes and digests are read. */
 bool store_payload_proven(const struct store *s, const char *path, const struct fleet_lock_file *want);

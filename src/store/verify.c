@@ -26,6 +26,7 @@
 /* One file while it is proven. */
 struct proof {
     struct store_check *c;
+    bool hashed;            /* there is something to hash */
     int fd;
     struct stamp before;
     struct segments known;  /* manifest; path NULL: none of use */
@@ -132,8 +133,9 @@ static int read_parts(struct work *w, struct proof *p, char *chunk)
             r = os_digest_hex(git, hex);
         else
             (void)os_hex(digest, sizeof digest, hex);
+        bool same = r == 0 && strcmp(hex, git ? f->git_sha1 : f->sha256) == 0;
         os_digest_free(git);
-        if (r == 0 && strcmp(hex, f->sha256 ? f->sha256 : f->git_sha1) != 0)
+        if (r == 0 && !same)
             return 0;
         at += f->bytes;
     }
@@ -149,10 +151,9 @@ static int read_whole(struct work *w, struct proof *p, char *chunk)
     struct os_sha256 h;
     bool by_git = p->c->want.git_sha1 && !p->c->n_parts;
     struct os_digest *git = by_git ? os_digest_new_git(p->before.bytes) : NULL;
-    m->bytes = p->before.bytes;
-    m->n_states = store_states(m->bytes);
-    m->states = malloc(m->n_states ? m->n_states * sizeof *m->states : 1);
-    int r = !m->states || (by_git && !git) ? -ENOMEM : 0;
+    int r = store_manifest_init(m, p->before.bytes);
+    if (by_git && !git)
+        r = -ENOMEM;
     os_sha256_init(&h);
     for (size_t i = 0; r == 0 && i < store_segments(m->bytes); i++) {
         r = hash_range(w, p->fd, i * STORE_SEGMENT_BYTES, segment_bytes(m->bytes, i), chunk, &h, git);
@@ -425,27 +426,27 @@ static int compare_whole(const void *a, const void *b)
 }
 
 /* The pieces of all files that have something to hash: whole files first, the largest at the front, since no two threads can share one. */
-static int make_pieces(struct work *w, size_t n_files, const bool *hash, struct err *err)
+static int make_pieces(struct work *w, size_t n_files, struct err *err)
 {
     size_t n = 0, n_whole = 0;
     for (size_t i = 0; i < n_files; i++)
-        if (hash[i])
+        if (w->proofs[i].hashed)
             n += w->proofs[i].known.path ? w->proofs[i].n_segments : 1;
     w->pieces = calloc(n + 1, sizeof *w->pieces);
     if (!w->pieces)
         return err_nomem(err);
     for (size_t i = 0; i < n_files; i++) {
         struct proof *p = &w->proofs[i];
-        if (hash[i] && !p->known.path)
+        if (p->hashed && !p->known.path)
             w->pieces[w->n_pieces++] = (struct piece){p, WHOLE};
-        if (hash[i])
+        if (p->hashed)
             w->bytes += p->known.path ? p->known.m.bytes : p->c->n_parts ? p->before.bytes * 2 : p->before.bytes;
     }
     n_whole = w->n_pieces;
     if (n_whole)
         qsort(w->pieces, n_whole, sizeof *w->pieces, compare_whole);
     for (size_t i = 0; i < n_files; i++)
-        for (size_t k = 0; hash[i] && w->proofs[i].known.path && k < w->proofs[i].n_segments; k++)
+        for (size_t k = 0; w->proofs[i].hashed && w->proofs[i].known.path && k < w->proofs[i].n_segments; k++)
             w->pieces[w->n_pieces++] = (struct piece){&w->proofs[i], k};
     return 0;
 }
@@ -453,23 +454,22 @@ static int make_pieces(struct work *w, size_t n_files, const bool *hash, struct 
 int store_verify(struct store *s, struct store_check *files, size_t n, const struct store_verify_options *o, struct err *err)
 {
     struct work w = {.mutex = PTHREAD_MUTEX_INITIALIZER, .done = PTHREAD_COND_INITIALIZER};
-    base_autofree bool *hash = calloc(n + 1, sizeof *hash);
     w.proofs = calloc(n + 1, sizeof *w.proofs);
-    int r = hash && w.proofs ? 0 : err_nomem(err);
+    int r = w.proofs ? 0 : err_nomem(err);
     for (size_t i = 0; w.proofs && i < n; i++)
         w.proofs[i] = (struct proof){.c = &files[i], .fd = -1};
     for (size_t i = 0; r == 0 && i < n; i++) {
         int some = prepare(s, &w.proofs[i], o);
-        hash[i] = some == 1;
+        w.proofs[i].hashed = some == 1;
         if (some < 0)
             r = err_nomem(err);
     }
     if (r == 0)
-        r = make_pieces(&w, n, hash, err);
+        r = make_pieces(&w, n, err);
     if (r == 0 && w.n_pieces)
         r = run_threads(&w, threads_for(o, w.n_pieces), o->sink, err);
     for (size_t i = 0; r == 0 && i < n; i++)
-        if (hash[i])
+        if (w.proofs[i].hashed)
             conclude(s, &w.proofs[i]);
     for (size_t i = 0; w.proofs && i < n; i++)
         proof_release(&w.proofs[i]);

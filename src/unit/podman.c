@@ -58,8 +58,7 @@ int unit_podman_check(struct str text, struct unit_version podman, struct err *e
         goes_on = line.len && line.ptr[line.len - 1] == '\\';
         if (part || !line.len || line.ptr[0] == '#' || line.ptr[0] == ';' || section_of(line, &section))
             continue;
-        struct str key = line;
-        key = str_trim(str_split(&line, '='));
+        struct str key = str_trim(str_split(&line, '='));
         if (!section.len || !line.ptr || !key.len)
             return err_set(err, -EBADMSG, "line %u is no unit text", n);
         if (!str_eq_c(section, "Container"))

@@ -184,7 +184,7 @@ bool up_demand_leaves(const struct up_service *us)
 static void set_why(struct up_service *us, const char *text)
 {
     struct str rest = str_of(text), line = str_split(&rest, '\n');
-    base_autobuf struct buf b = BUF_INIT(4 * UP_WHY_MAX);
+    base_autobuf struct buf b = BUF_INIT((size_t)4 * UP_WHY_MAX);
     buf_add_printable(&b, line, UP_WHY_MAX - 8);
     snprintf(us->why, sizeof us->why, "%s", buf_status(&b) == 0 && b.len ? b.ptr : "it did not start");
     for (size_t n = strlen(us->why); n && !str_is_utf8(str_of(us->why)); n--)

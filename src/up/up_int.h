@@ -69,6 +69,7 @@ void up_paths_release(struct up_paths *p);
 
 /* One runtime in use; there are as many as there ever were while this supervisor runs. */
 struct up_runtime {
+    struct up_runtime *next;
     uint64_t declared_hash;
     struct store_runtime installed;
     enum store_confine confine;
@@ -268,8 +269,7 @@ struct up {
     int lock_fd, state_fd; /* the locks of the run and the state folder: both or none */
     int store_fd;
     struct store *store;
-    struct up_runtime **runtimes;
-    size_t n_runtimes;
+    struct up_runtime *runtimes;
     struct up_service **services; /* those that are started here; each has its place for as long as it is there */
     size_t n_services;
 

@@ -43,7 +43,7 @@ static int add_own(struct up *u, struct buf *text, struct err *err)
 int up_keys_read(struct up *u, const char *path, struct up_keys_read *ret, struct err *err)
 {
     base_autobuf struct buf text = BUF_INIT(PROXY_KEYS_FILE_MAX + OWN_LINE_MAX);
-    struct proxy_keys *k;
+    struct proxy_keys *k = NULL;
     *ret = (struct up_keys_read){.text = BUF_INIT(PROXY_KEYS_FILE_MAX + OWN_LINE_MAX)};
     if (!path)
         return 0;

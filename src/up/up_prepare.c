@@ -52,7 +52,7 @@ static int hold(const struct up *u, const char *path, int *ret_fd, struct err *e
 
 static int is_taken(const struct up *u, const char *path, struct err *err)
 {
-    base_autobuf struct buf where = BUF_INIT(4 * UP_PATH_MAX);
+    base_autobuf struct buf where = BUF_INIT((size_t)4 * UP_PATH_MAX);
     char who[32] = "";
     pid_t pid = up_lock_holder(path, &where);
     if (pid > 0)
@@ -158,37 +158,32 @@ static void runtime_free(struct up_runtime *r)
 
 int up_runtime_of(struct up *u, const struct fleet_runtime *declared, const struct up_runtime **ret, struct err *err)
 {
-    for (size_t i = 0; i < u->n_runtimes; i++) {
-        if (u->runtimes[i]->declared_hash != declared->declared_hash)
-            continue;
-        *ret = u->runtimes[i];
-        return 0;
+    struct up_runtime *r = u->runtimes;
+    while (r && r->declared_hash != declared->declared_hash)
+        r = r->next;
+    if (!r) {
+        r = calloc(1, sizeof(*r));
+        if (!r)
+            return err_nomem(err);
+        int rc = prove(u, declared, r, err);
+        if (rc < 0) {
+            runtime_free(r);
+            return rc;
+        }
+        r->declared_hash = declared->declared_hash;
+        r->next = u->runtimes;
+        u->runtimes = r;
     }
-    struct up_runtime **all = realloc(u->runtimes, (u->n_runtimes + 1) * sizeof(struct up_runtime *));
-    if (!all)
-        return err_nomem(err);
-    u->runtimes = all;
-    struct up_runtime *r = calloc(1, sizeof(*r));
-    if (!r)
-        return err_nomem(err);
-    r->declared_hash = declared->declared_hash;
-    int rc = prove(u, declared, r, err);
-    if (rc < 0) {
-        runtime_free(r);
-        return rc;
-    }
-    u->runtimes[u->n_runtimes++] = r;
     *ret = r;
     return 0;
 }
 
 void up_runtimes_release(struct up *u)
 {
-    for (size_t i = 0; i < u->n_runtimes; i++)
-        runtime_free(u->runtimes[i]);
-    free(u->runtimes);
-    u->runtimes = NULL;
-    u->n_runtimes = 0;
+    for (struct up_runtime *r; (r = u->runtimes);) {
+        u->runtimes = r->next;
+        runtime_free(r);
+    }
 }
 
 static int prepare_runtimes(struct up *u, struct err *err)

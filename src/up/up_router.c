@@ -193,7 +193,7 @@ void up_router_ask_index(struct up *u)
 
 bool up_router_question(struct up *u, uint64_t serial, struct str method, struct str target)
 {
-    base_autobuf struct buf b = BUF_INIT(HTTP_TARGET_MAX * 8);
+    base_autobuf struct buf b = BUF_INIT((size_t)8 * HTTP_TARGET_MAX);
     struct json_out *o = json_out_new();
     if (!up_router_accepts(u) || !o) {
         json_out_free(o);

@@ -28,7 +28,7 @@ static void say_log_line(enum event_level level, const char *subject, struct str
 /* An engine's or another host's words may be in it. */
 static void say_plain(const char *command, const char *subject, struct str text)
 {
-    base_autobuf struct buf line = BUF_INIT(4 * SAY_MAX);
+    base_autobuf struct buf line = BUF_INIT((size_t)4 * SAY_MAX);
     buf_add_lines(&line, text);
     if (buf_status(&line) == 0)
         fprintf(stderr, "berth %s: %s%s%s\n", command, subject, subject[0] ? ": " : "", line.ptr ? line.ptr : "");

@@ -17,7 +17,7 @@
 #define EMBED(symbol, file)                                                                                    \
     __asm__(".pushsection .rodata\n.global " #symbol "\n.global " #symbol "_end\n" #symbol ":\n.incbin \"" file "\"\n" \
             #symbol "_end:\n.popsection\n");                                                                   \
-    extern const char symbol[], symbol##_end[]
+    extern const char symbol[], symbol##_end[] /* NOLINT(bugprone-macro-parentheses): a name that is declared */
 EMBED(up_web_index, "web/index.html");
 EMBED(up_web_style, "web/style.css");
 EMBED(up_web_app, "web/app.js");
