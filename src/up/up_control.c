@@ -12,6 +12,7 @@
 
 #define DRAIN_S 900      /* of a drain that says no limit itself */
 #define DRAIN_MAX_S 86400
+#define CONNECTIONS_MAX 64 /* at once, at each listener */
 
 /* ---- answers ------------------------------------------------------------------------------------------- */
 
@@ -473,11 +474,22 @@ static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
     }
 }
 
-int up_control_open(struct up *u, struct err *err)
+/* One for each listener: nobody at the admin listener, which asks who it is of nobody, takes the connections of who may end the fleet. Owns fd. */
+static int serve(struct up *u, struct httpio_server **server, int fd, struct err *err)
 {
     static const struct httpio_server_ops ops = {.on_request = on_request, .on_drain = on_writable, .on_done = on_done};
     struct httpio_limits limits = HTTPIO_LIMITS_DEFAULT;
-    limits.connections = 64;
+    limits.connections = CONNECTIONS_MAX;
+    *server = httpio_server_new(u->loop, &limits, &ops, u);
+    if (!*server) {
+        close(fd);
+        return err_nomem(err);
+    }
+    return httpio_server_add(*server, fd, err);
+}
+
+int up_control_open(struct up *u, struct err *err)
+{
     struct net_addr a;
     if (net_addr_unix(u->paths.sock, &a) < 0)
         return err_set(err, -ENAMETOOLONG, "path '%s' is too long for a socket; set BERTH_RUN to a shorter folder", u->paths.sock);
@@ -490,14 +502,13 @@ int up_control_open(struct up *u, struct err *err)
     if (u->control.admin_fd >= 0)
         u->control.kept_admin_fd = fcntl(u->control.admin_fd, F_DUPFD_CLOEXEC, 3);
     u->control.timer = net_timer_new(u->loop, on_late, u);
-    u->control.server = u->control.timer ? httpio_server_new(u->loop, &limits, &ops, u) : NULL;
-    if (!u->control.server) {
+    if (!u->control.timer) {
         close(fd);
         return err_nomem(err);
     }
-    int rc = httpio_server_add(u->control.server, fd, err);
+    int rc = serve(u, &u->control.server, fd, err);
     if (rc == 0 && u->control.admin_fd >= 0)
-        rc = httpio_server_add(u->control.server, os_take_fd(&u->control.admin_fd), err);
+        rc = serve(u, &u->control.admin_server, os_take_fd(&u->control.admin_fd), err);
     return rc;
 }
 
@@ -505,6 +516,7 @@ void up_control_close(struct up *u)
 {
     /* Its exchanges end here, and each takes its request out of the list. */
     u->control.server = httpio_server_free(u->control.server);
+    u->control.admin_server = httpio_server_free(u->control.admin_server);
     os_closep(&u->control.admin_fd);
     os_closep(&u->control.kept_fd);
     os_closep(&u->control.kept_admin_fd);

@@ -217,7 +217,7 @@ struct up_request {
 struct up_control {
     int admin_fd;               /* bound, not served yet; -1 */
     struct net_addr admin;      /* where the admin listener is; host "" without one */
-    struct httpio_server *server;
+    struct httpio_server *server, *admin_server; /* NULL: there is no such listener */
     struct up_request *requests;
     int kept_fd, kept_admin_fd; /* second descriptors of its listeners, for the next program; -1 */
     struct net_timer *timer; /* ends the wait for what the router says */

@@ -66,3 +66,24 @@ code() { curl -sS --max-time 20 -o /dev/null -w '%{http_code}' "$@"; }
 	[ "$status" -eq 1 ]
 	[[ $errors == *"port $router_port of the admin listener is taken by berth"* ]]
 }
+
+@test "who takes all connections of the admin listener takes none of the control socket" {
+	bring_up
+	python3 - "${admin##*:}" "$scratch/taken" 3>&- <<-'EOT' &
+		import socket, sys, time
+		held = []
+		for i in range(64):
+		    s = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+		    s.sendall(b"POST /drain?service=none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nx")
+		    s.recv(15)
+		    held.append(s)
+		open(sys.argv[2], "w").close()
+		time.sleep(30)
+	EOT
+	holder=$!
+	wait_for 20 test -e "$scratch/taken"
+	run_split "$BERTH" status --json -f "$fleet"
+	kill "$holder"
+	[ "$status" -eq 0 ]
+	[ "$(jq -r .state <<<"$output")" = up ]
+}
