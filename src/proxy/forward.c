@@ -226,6 +226,8 @@ static int make_ticket(struct proxy_request *r, struct place_identity *id)
     const struct proxy_endpoint *e = r->endpoint;
     struct sched_ticket *t = &r->ticket;
     place_name(head, &r->config->names, r->proxy->seed, id);
+    if (r->key && id->hint) /* what two clients call the same is two things */
+        id->hint = id->flow = place_hash(id->hint, str_of(r->key));
     r->stream = id->stream && id->dialect != PLACE_BATCH;
     *t = (struct sched_ticket){.policy = e->policy, .group = e->group, .hint = id->hint, .flow = id->flow, .owner = r->key ? place_hash(r->proxy->seed, str_of(r->key)) : 0, .tokens = id->tokens, .leased = id->dialect != PLACE_OTHER, .pinned = id->pinned, .seq = r->number,
                                .slot = AFFINITY_NO_SLOT};

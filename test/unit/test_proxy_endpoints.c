@@ -201,6 +201,37 @@ static void keys_of_clients(void **state)
     }
 }
 
+/* Two clients with keys of their own may call their conversations the same. */
+static void a_session_is_its_keys(void **state)
+{
+    (void)state;
+    static const char *const secrets[] = {"of-alice", "of-bob"};
+    base_autobuf struct buf text = BUF_INIT(4096);
+    struct proxy_keys *keys;
+    for (size_t i = 0; i < 2; i++) {
+        unsigned char hash[PROXY_KEY_HASH];
+        assert_int_equal(proxy_key_hash(str_of(secrets[i]), hash), 0);
+        buf_addf(&text, "%s sha256:", i ? "bob" : "alice");
+        for (size_t b = 0; b < sizeof hash; b++)
+            buf_addf(&text, "%02x", hash[b]);
+        buf_add_char(&text, '\n');
+    }
+    assert_int_equal(proxy_keys_parse(buf_str(&text), "keys", &keys, NULL), 0);
+    proxy_set_keys(rig.proxy, keys);
+    rig_replicas(2, ECHO);
+    rig.proxy->config->keyed = true;
+    for (size_t i = 0; i < 3; i++) {
+        static const char *const bodies[] = {"{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"b\"}]}",
+                                             "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"c\"}]}"};
+        struct client c;
+        const struct http_field fields[] = {HTTPIO_FIELD(STR("x-session-id"), STR("one")), HTTPIO_FIELD(STR("x-api-key"), str_of(secrets[i == 1]))};
+        call(&c, "POST", "/v1/chat/completions", fields, BASE_COUNT(fields), str_of(bodies[i]));
+        assert_int_equal(c.status, 200);
+        assert_true(has_line(&c.fields, i == 2 ? "X-Berth-Decision: affine" : "X-Berth-Decision: cold")); /* alice, bob, alice */
+        client_release(&c);
+    }
+}
+
 static uint64_t capacity_now(void)
 {
     struct proxy_stats s;
@@ -382,6 +413,7 @@ static void pages_read_own_answers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        RIG_TEST(a_session_is_its_keys),
         RIG_TEST(json_endpoints), RIG_TEST(reading_endpoints), RIG_TEST(forms), RIG_TEST(fields_both_ways), RIG_TEST(key_of_a_replica), RIG_TEST(keys_of_clients),
         RIG_TEST(capacity_is_asked), RIG_TEST(refused_key), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket), RIG_TEST(pages_read_own_answers),
     };
