@@ -32,6 +32,7 @@ struct check_machine {
     const char *hardware[FIT_DEVICES_MAX + 1]; /* identities; known for all or for none */
     bool hardware_known;
     uint64_t slack_bytes;        /* largest gap between devices, the smallest that a service asks for; 0: any */
+    bool turns;                  /* services on demand do not fit together: each is planned beside what is always up, and the figures below are the worst of that */
     uint64_t used[FIT_DEVICES_MAX + 1];
     int64_t left[FIT_DEVICES_MAX + 1];
     uint64_t gap_bytes;
@@ -70,6 +71,7 @@ struct check_plan_options {
     const char *hw_root;         /* below which this machine's devices are read; NULL: the machine itself */
     const pid_t *own;            /* engines of this fleet that run here: what they hold is the fleet's to plan with */
     size_t n_own;
+    bool turns;                  /* services on demand that do not fit together may take turns; else all that the fleet names is up at once */
     bool now;                    /* declared devices of this machine too are planned with what is free at this moment */
     bool floor_set, slack_set;   /* instead of what the fleet says */
     uint64_t floor_bytes, slack_bytes;
@@ -92,6 +94,12 @@ struct check_plan *check_plan_free(struct check_plan *p); /* takes NULL; returns
 int check_model_load(const char *path, bool header_only, struct model **ret, struct store_weights *ret_files, struct err *err) BASE_MUST_USE;
 /* What a need takes on device d of its machine (n_devices: the host); NULL when it uses no device. */
 const struct fit_use *check_use(const struct check_need *n, size_t d);
+/* Whether n goes when others on demand are asked for, and they when it is. */
+bool check_takes_turns(const struct check_need *n);
+/* What is used of device d while n is up, with all that is up beside it. */
+uint64_t check_used_with(const struct check_plan *p, const struct check_need *n, size_t d);
+/* Whether n is part of the most that is used of device d at once: of those that take turns the largest is, all others are. */
+bool check_counts(const struct check_plan *p, const struct check_need *n, size_t d);
 /* Name of device d of a machine: "ROCm0", "RAM". */
 const char *check_device_name(const struct check_machine *m, size_t d);
 uint64_t check_floor(const struct check_machine *m, size_t d);

@@ -134,15 +134,21 @@ static const char *reason_of(const struct check_run *c, const struct check_need 
     return own && n->service->reason ? arena_printf(c->a, " (of its own: %s)", n->service->reason) : "";
 }
 
+/* What is left of device d over its floor while n is up. */
+static int64_t over_floor(const struct check_plan *p, const struct check_need *n, size_t d)
+{
+    return (int64_t)check_free(n->machine, d) - (int64_t)check_used_with(p, n, d) - (int64_t)check_floor(n->machine, d);
+}
+
 /* Where the service itself uses a device, and least is left over the floor; -1 when it uses none. */
-static int tightest(const struct check_need *n)
+static int tightest(const struct check_plan *p, const struct check_need *n)
 {
     const struct check_machine *m = n->machine;
     int best = -1;
     int64_t least = INT64_MAX;
     for (size_t d = 0; d <= m->n_devices; d++) {
         const struct fit_use *u = check_use(n, d);
-        int64_t over = m->left[d] - (int64_t)check_floor(m, d);
+        int64_t over = over_floor(p, n, d);
         if (u && u->used && over < least) {
             least = over;
             best = (int)d;
@@ -163,14 +169,14 @@ static enum fit_term largest(const struct fit_use *u)
 static int judge_fit(struct check_run *c, const struct check_need *n, const char *subject, const char *at)
 {
     const struct check_machine *m = n->machine;
-    int d = tightest(n);
+    int d = tightest(c->plan, n);
     char used[UNITS_TEXT], free[UNITS_TEXT], floor[UNITS_TEXT], over[UNITS_TEXT];
     if (d < 0)
         return check_found(c, CHECK_HOLDS, subject, at, "it takes no memory that is known here");
     size_t on = (size_t)d;
-    const char *name = check_device_name(m, on), *reason = reason_of(c, n, n->service->floor_set);
-    int64_t left = m->left[on] - (int64_t)check_floor(m, on);
-    units_show_bytes(m->used[on], used);
+    const char *name = check_device_name(m, on), *reason = reason_of(c, n, n->service->floor_set), *turns = check_takes_turns(n) ? ", in turns with others on demand" : "";
+    int64_t left = over_floor(c->plan, n, on);
+    units_show_bytes(check_used_with(c->plan, n, on), used);
     units_show_bytes(check_free(m, on), free);
     units_show_bytes(check_floor(m, on), floor);
     units_show_bytes((uint64_t)(left < 0 ? -left : left), over);
@@ -181,8 +187,8 @@ static int judge_fit(struct check_run *c, const struct check_need *n, const char
     if (left < 0)
         return check_found(c, CHECK_BROKEN, subject, at, "%s: %s of %s with a floor of %s%s, %s too much; most of it is %s", name, used, free, floor, reason, over, fit_term_text(largest(check_use(n, on))));
     if (check_floor(m, on))
-        return check_found(c, CHECK_HOLDS, subject, at, "tightest on %s: %s of %s, %s left over the floor of %s%s", name, used, free, over, floor, reason);
-    return check_found(c, CHECK_HOLDS, subject, at, "tightest on %s: %s of %s, %s left%s", name, used, free, over, reason);
+        return check_found(c, CHECK_HOLDS, subject, at, "tightest on %s: %s of %s, %s left over the floor of %s%s%s", name, used, free, over, floor, reason, turns);
+    return check_found(c, CHECK_HOLDS, subject, at, "tightest on %s: %s of %s, %s left%s%s", name, used, free, over, reason, turns);
 }
 
 int check_fit(struct check_run *c)

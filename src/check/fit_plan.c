@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * The predictions of a plan. Services of one machine share its devices: each is predicted alone first, then again with what the others take away, because shares by free memory and a cache's room depend on it.
+ * The predictions of a plan. Services of one machine share its devices: each is predicted alone first, then again with what the others take away, because shares by free memory and a cache's room depend on it. Where all of them do not fit, those on demand
+ * take turns: each is predicted beside what is always up, and the machine's figures are the worst of that.
  */
 #include "check_int.h"
 
@@ -49,21 +50,60 @@ static uint64_t less(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* What the services of m but one take of device d; a shared pool's part counts for the host too. */
+/* What n takes of device d; a shared pool's part counts for the host too. */
+static uint64_t use_of(const struct check_need *n, size_t d)
+{
+    const struct check_machine *m = n->machine;
+    const struct fit_use *u = check_use(n, d);
+    uint64_t sum = u ? u->used : 0;
+    for (size_t k = 0; d == m->n_devices && k < m->n_devices; k++)
+        if (m->devices[k].shared && (u = check_use(n, k)) != NULL)
+            sum = add(sum, u->used);
+    return sum;
+}
+
+static bool may_go(const struct check_need *n)
+{
+    return n->service->start == FLEET_ON_DEMAND && n->service->pin != FLEET_YES;
+}
+
+bool check_takes_turns(const struct check_need *n)
+{
+    return n->machine->turns && may_go(n);
+}
+
+/* What the services of m but one take of device d; of those that take turns nothing. */
 static uint64_t taken(const struct check_plan *p, const struct check_machine *m, size_t d, const struct check_need *but)
 {
     uint64_t sum = 0;
     for (size_t i = 0; i < p->n_needs; i++) {
         const struct check_need *n = &p->needs[i];
-        if (n->machine != m || n == but)
-            continue;
-        const struct fit_use *u = check_use(n, d);
-        sum = add(sum, u ? u->used : 0);
-        for (size_t k = 0; d == m->n_devices && k < m->n_devices; k++)
-            if (m->devices[k].shared && (u = check_use(n, k)) != NULL)
-                sum = add(sum, u->used);
+        if (n->machine == m && n != but && !check_takes_turns(n))
+            sum = add(sum, use_of(n, d));
     }
     return sum;
+}
+
+/* Of those that take turns the one that takes most of device d; NULL: there is none. */
+static const struct check_need *largest_turn(const struct check_plan *p, const struct check_machine *m, size_t d)
+{
+    const struct check_need *best = NULL;
+    for (size_t i = 0; i < p->n_needs; i++) {
+        const struct check_need *n = &p->needs[i];
+        if (n->machine == m && check_takes_turns(n) && (!best || use_of(n, d) > use_of(best, d)))
+            best = n;
+    }
+    return best;
+}
+
+uint64_t check_used_with(const struct check_plan *p, const struct check_need *n, size_t d)
+{
+    return check_takes_turns(n) ? add(taken(p, n->machine, d, n), use_of(n, d)) : n->machine->used[d];
+}
+
+bool check_counts(const struct check_plan *p, const struct check_need *n, size_t d)
+{
+    return !check_takes_turns(n) || n == largest_turn(p, n->machine, d);
 }
 
 /* ---- predictions ---------------------------------------------------------------------------------------------------- */
@@ -119,27 +159,40 @@ static bool refused(const struct check_need *n)
     return false;
 }
 
+/* The largest difference between what is left of the devices, while `turn` is up with what is always up. */
+static uint64_t gap_with(const struct check_plan *p, const struct check_machine *m, const struct check_need *turn)
+{
+    int64_t low = INT64_MAX, high = INT64_MIN;
+    for (size_t d = 0; d < m->n_devices; d++) {
+        int64_t left = (int64_t)check_free(m, d) - (int64_t)add(taken(p, m, d, turn), turn ? use_of(turn, d) : 0);
+        low = left < low ? left : low;
+        high = left > high ? left : high;
+    }
+    return m->n_devices > 1 ? (uint64_t)(high - low) : 0;
+}
+
 /* The sums of a machine, from its services' predictions. */
 static void sum_up(struct check_plan *p, struct check_machine *m)
 {
-    int64_t least = INT64_MAX, low = INT64_MAX, high = INT64_MIN;
+    int64_t least = INT64_MAX;
     m->planned = false;
-    for (size_t i = 0; i < p->n_needs; i++)
-        m->planned = m->planned || (p->needs[i].machine == m && !p->needs[i].why);
+    m->gap_bytes = 0;
     for (size_t d = 0; d <= m->n_devices; d++) {
-        m->used[d] = taken(p, m, d, NULL);
+        const struct check_need *turn = largest_turn(p, m, d);
+        m->used[d] = add(taken(p, m, d, NULL), turn ? use_of(turn, d) : 0);
         m->left[d] = (int64_t)check_free(m, d) - (int64_t)m->used[d];
         int64_t over = m->left[d] - (int64_t)check_floor(m, d);
         if (over < least) {
             least = over;
             m->binds = (int)d;
         }
-        if (d < m->n_devices) {
-            low = m->left[d] < low ? m->left[d] : low;
-            high = m->left[d] > high ? m->left[d] : high;
-        }
     }
-    m->gap_bytes = m->n_devices > 1 ? (uint64_t)(high - low) : 0;
+    for (size_t i = 0; i < p->n_needs; i++) {
+        const struct check_need *n = &p->needs[i];
+        uint64_t gap = n->machine == m && (check_takes_turns(n) || !m->turns) ? gap_with(p, m, check_takes_turns(n) ? n : NULL) : 0;
+        m->planned = m->planned || (n->machine == m && !n->why);
+        m->gap_bytes = gap > m->gap_bytes ? gap : m->gap_bytes;
+    }
     m->fits = least >= 0 && (m->slack_bytes == 0 || m->gap_bytes <= m->slack_bytes);
     for (size_t i = 0; i < p->n_needs; i++)
         if (p->needs[i].machine == m && !p->needs[i].why && refused(&p->needs[i]))
@@ -164,6 +217,48 @@ static int plan_again(struct check_plan *p, struct check_machine *m, struct err 
         }
     sum_up(p, m);
     return 0;
+}
+
+/* What a prediction beside all others took away from a need. */
+struct before {
+    const char *why;
+    struct fit_result *result;
+};
+
+/* How many services of m could be planned and may go for others. */
+static size_t count_demand(const struct check_plan *p, const struct check_machine *m, const struct before *before)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < p->n_needs; i++)
+        n += p->needs[i].machine == m && may_go(&p->needs[i]) && !before[i].why;
+    return n;
+}
+
+/* All at once; where that does not fit, and may be otherwise, in turns. */
+static int plan_machine(struct check_plan *p, struct check_machine *m, struct err *err)
+{
+    bool all = true;
+    base_autofree struct before *before = calloc(p->n_needs ? p->n_needs : 1, sizeof *before);
+    if (!before)
+        return err_nomem(err);
+    for (size_t i = 0; i < p->n_needs; i++)
+        before[i] = (struct before){p->needs[i].why, p->needs[i].result};
+    int r = plan_again(p, m, err);
+    for (size_t i = 0; i < p->n_needs; i++)
+        all = all && (p->needs[i].machine != m || p->needs[i].why == before[i].why);
+    if (r < 0 || (m->fits && all) || !p->state->options.turns || count_demand(p, m, before) < 2)
+        return r;
+    for (size_t i = 0; i < p->n_needs; i++) {
+        struct check_need *n = &p->needs[i];
+        if (n->machine != m || before[i].why)
+            continue;
+        n->why = NULL;
+        n->broken = false;
+        n->result = before[i].result;
+    }
+    m->turns = true;
+    check_machine_note(p, m, "services on demand do not fit together and take turns: figures are of the largest beside what stays up");
+    return plan_again(p, m, err);
 }
 
 /* ---- floors --------------------------------------------------------------------------------------------------------- */
@@ -249,7 +344,7 @@ static int fill(struct check_plan *p, struct err *err)
         if (!has_service(f, p->machines[i].host))
             continue;
         take_floors(p, &p->machines[i]);
-        r = plan_again(p, &p->machines[i], err);
+        r = plan_machine(p, &p->machines[i], err);
     }
     return r;
 }

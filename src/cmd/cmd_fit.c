@@ -212,7 +212,7 @@ const struct cmd cmd_fit = {
     .description =
         "Works out what each service of the fleet takes on each device, term by term (weights, KV cache, states, compute, drafter, projector, prompt cache), from the headers of the model files and the engine's own rules. Nothing is loaded "
         "and no device is needed; of models that are not here yet the headers are read from their hub. A figure is marked = (exact by law), * (measured, from the ledger), ~ (estimated) or ? (not predicted: no law is known). Exit 1 when it does not fit: the device, the term that binds and what one step of each knob would buy are named.\n\n"
-        "Devices are those that the fleet declares, of whatever host; on this machine undeclared ones are found, with what is free of them at the moment. What the fleet's own engines hold counts as free. Services that share a device are planned together.\n\n"
+        "Devices are those that the fleet declares, of whatever host; on this machine undeclared ones are found, with what is free of them at the moment. What the fleet's own engines hold counts as free. Services that share a device are planned together; those on demand that do not fit together take turns, and each must fit beside what stays up.\n\n"
         "--table prints the shapes around the declared one along one axis: split, context, slots, ubatch or kv.\n\n"
         "--solve searches split, context, slots, ubatch, KV types, drafter, experts and projector for the best shapes that keep the floors, for all services of a machine together (or for the named one beside the others), and prints those that no other "
         "beats, the recommended one as a part of a fleet file and as the engine's command line. --want says what counts most.\n\n"

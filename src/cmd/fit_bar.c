@@ -48,7 +48,7 @@ void fit_group_sums(const struct check_plan *p, const struct check_machine *m, s
 {
     memset(ret, 0, FIT_GROUPS_SHOWN * sizeof(*ret));
     for (size_t i = 0; i < p->n_needs; i++) {
-        const struct fit_use *u = p->needs[i].machine == m ? check_use(&p->needs[i], d) : NULL;
+        const struct fit_use *u = p->needs[i].machine == m && check_counts(p, &p->needs[i], d) ? check_use(&p->needs[i], d) : NULL;
         for (int t = 0; u && t < FIT_TERMS; t++)
             ret[group_of((enum fit_term)t)] = plus(ret[group_of((enum fit_term)t)], u->terms[t].bytes);
     }
@@ -70,7 +70,7 @@ enum fit_known fit_known_device(const struct check_plan *p, const struct check_m
 {
     enum fit_known worst = FIT_EXACT;
     for (size_t i = 0; i < p->n_needs; i++) {
-        const struct fit_use *u = p->needs[i].machine == m ? check_use(&p->needs[i], d) : NULL;
+        const struct fit_use *u = p->needs[i].machine == m && check_counts(p, &p->needs[i], d) ? check_use(&p->needs[i], d) : NULL;
         enum fit_known known = u ? fit_known_use(u) : FIT_EXACT;
         worst = known > worst ? known : worst;
     }

@@ -47,6 +47,7 @@ static void put_machine(struct json_out *o, const struct check_plan *p, const st
     json_out_cstr(o, "devices_from", m->declared ? "declared" : "found");
     json_out_bool(o, "live", m->live);
     json_out_bool(o, "fits", m->fits);
+    json_out_bool(o, "turns", m->turns);
     json_out_cstr(o, "tightest", check_device_name(m, d));
     json_out_i64(o, "left_over_floor", m->left[d] - (int64_t)check_floor(m, d));
     put_known(o, "gap", m->n_devices > 1, m->gap_bytes);

@@ -68,7 +68,7 @@ int fit_session_open(struct fit_session *s, const struct fleet *f)
     int code = fit_session_ledger(s, false);
     if (code == CMD_OK)
         code = read_status(s);
-    s->options = (struct check_plan_options){.hw_root = getenv("BERTH_HW_ROOT"), .ledger = s->ledger, .own = s->own, .n_own = s->n_own};
+    s->options = (struct check_plan_options){.hw_root = getenv("BERTH_HW_ROOT"), .ledger = s->ledger, .own = s->own, .n_own = s->n_own, .turns = true};
     return code;
 }
 

@@ -116,6 +116,12 @@ static bool in_group(const struct group *g, const struct check_need *n)
     return false;
 }
 
+/* Whether n is up with those of the group when most of device d is used. */
+static bool is_beside(const struct check_plan *p, const struct group *g, const struct check_need *n, size_t d)
+{
+    return check_counts(p, n, d) && !(check_takes_turns(n) && check_takes_turns(g->needs[0]));
+}
+
 /* The machine without what services outside the group take. */
 static void take_devices(const struct check_plan *p, const struct check_machine *m, struct group *g)
 {
@@ -126,7 +132,7 @@ static void take_devices(const struct check_plan *p, const struct check_machine 
         if (n->machine != m || in_group(g, n))
             continue;
         for (size_t d = 0; d <= m->n_devices; d++) {
-            const struct fit_use *u = check_use(n, d);
+            const struct fit_use *u = is_beside(p, g, n, d) ? check_use(n, d) : NULL;
             uint64_t *free = d < m->n_devices ? &g->devices[d].free_bytes : &g->memory.free_bytes;
             if (u && *free < FIT_BYTES_MAX)
                 *free = less(*free, u->used);

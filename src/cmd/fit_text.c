@@ -149,18 +149,19 @@ void fit_verdict(const struct check_machine *m, struct buf *out)
     size_t d = (size_t)m->binds;
     int64_t over = m->left[d] - (int64_t)check_floor(m, d);
     char left[FIT_NUMBER], floor[UNITS_TEXT], gap[UNITS_TEXT], slack[UNITS_TEXT];
+    const char *fits = m->turns ? "fits in turns" : "fits", *fails = m->turns ? "does not fit even in turns" : "does not fit";
     if (!m->planned) {
         buf_add_c(out, "nothing is planned");
         return;
     }
     if (over < 0)
-        buf_addf(out, "does not fit: %s is %s short", check_device_name(m, d), fit_signed(-over, left));
+        buf_addf(out, "%s: %s is %s short", fails, check_device_name(m, d), fit_signed(-over, left));
     else if (m->slack_bytes && m->gap_bytes > m->slack_bytes)
-        buf_addf(out, "does not fit: the gap between devices is %s, the slack %s", units_show_bytes(m->gap_bytes, gap), units_show_bytes(m->slack_bytes, slack));
+        buf_addf(out, "%s: the gap between devices is %s, the slack %s", fails, units_show_bytes(m->gap_bytes, gap), units_show_bytes(m->slack_bytes, slack));
     else if (!m->fits)
         buf_add_c(out, "does not fit: the engine would refuse it ('refused' says why)");
     else
-        buf_addf(out, "fits: %s is tightest with %s left", check_device_name(m, d), fit_signed(over, left));
+        buf_addf(out, "%s: %s is tightest with %s left", fits, check_device_name(m, d), fit_signed(over, left));
     if (over >= 0 && check_floor(m, d))
         buf_addf(out, " over its floor of %s", units_show_bytes(check_floor(m, d), floor));
     else if (over < 0 && check_floor(m, d))
@@ -301,7 +302,7 @@ static void add_shared(struct os_table *t, const struct check_machine *m, struct
 
 static void add_machine_rows(const struct check_plan *p, struct os_table *t, const struct check_machine *m, struct range r, bool shared)
 {
-    static const char *const names[] = {"all services", "free", "floor", "left"};
+    const char *const names[] = {m->turns ? "most at once" : "all services", "free", "floor", "left"};
     for (size_t row = shared ? 0 : 1; row < BASE_COUNT(names); row++) {
         os_table_cell(t, row == 3 ? OS_BOLD : OS_DIM, "%s", names[row]);
         for (size_t d = r.from; d < r.to; d++) {

@@ -214,7 +214,7 @@ int deploy_fit(struct deploy *d, struct err *err)
     struct check_plan *plan = NULL;
     if (!own)
         return err_nomem(err);
-    const struct check_plan_options o = {.own = own, .n_own = own_processes(d, own), .now = true};
+    const struct check_plan_options o = {.own = own, .n_own = own_processes(d, own), .turns = true, .now = true};
     int r = check_plan_new(d->fleet, d->store, &o, &plan, err);
     if (r == 0)
         r = judge_fit(d, plan, err);

@@ -630,3 +630,53 @@ machine() {
 	[ "$(stat -c %a "$scratch/real.svg")" = 640 ]
 	"$BERTH" fit -f $box --headers "$scratch/h" --svg /dev/stdout | grep -q '</svg>'
 }
+
+# turns RAM [OF-CODER]: two services on demand, and one that is always up, on a machine with so much
+turns() {
+	cat >"$scratch/turns.yaml" <<-EOT
+		version: 1
+		name: turns
+		hosts: {box: {memory: $1}}
+		runtimes: {llama: {engine: llama.cpp, source: "debian:forky", packages: [llama.cpp-tools]}}
+		models: {tiny: {source: "file:$PWD/assets/tiny", weights: berth-tiny-f16.gguf}}
+		services:
+		  always: {host: box, runtime: llama, model: tiny, port: 7771, context: 1024, prompt-cache: 100MiB}
+		  coder: {host: box, runtime: llama, model: tiny, port: 7772, context: 1024, prompt-cache: 500MiB, start: on-demand$2}
+		  writer: {host: box, runtime: llama, model: tiny, port: 7773, context: 1024, prompt-cache: 300MiB, start: on-demand}
+	EOT
+	run_split "$BERTH" fit -f "$scratch/turns.yaml" --json
+	python3 - "$output" "$status" <<-'EOT'
+		import json, sys
+		p = json.loads(sys.argv[1])
+		m, used = p["machines"][0], {s["name"]: s["devices"][0]["used"] for s in p["services"]}
+		assert p["fits"] == m["fits"] == (sys.argv[2] == "0")
+		most = used["always"] + (used["coder"] if m["turns"] else used["coder"] + used["writer"])
+		assert m["devices"][0]["used"] == most and m["devices"][0]["left"] == m["devices"][0]["free"] - most, m
+		print(m["fits"], m["turns"])
+	EOT
+}
+
+@test "services on demand that do not fit together are planned in turns, beside what stays up" {
+	[ "$(turns 1000MiB)" = "True False" ]
+	[ "$(turns 700MiB)" = "True True" ]
+	turns 700MiB >/dev/null
+	run_split "$BERTH" fit -f "$scratch/turns.yaml"
+	[ "$status" -eq 0 ]
+	[[ ${output%%$'\n'*} == "box: fits in turns: RAM is tightest with "* ]]
+	[[ $output == *"most at once"* ]]
+	run_split "$BERTH" check fit --all -f "$scratch/turns.yaml"
+	unwrap
+	[ "$status" -eq 0 ]
+	[ "$(grep -o 'in turns with others on demand' <<<"$output" | wc -l)" -eq 2 ]
+	[ "$(turns 500MiB)" = "False True" ]
+	turns 500MiB >/dev/null
+	run_split "$BERTH" fit -f "$scratch/turns.yaml"
+	[ "$status" -eq 1 ]
+	[[ $errors == "berth fit: box does not fit even in turns: RAM is "*" short" ]]
+	run_split "$BERTH" check fit --all -f "$scratch/turns.yaml"
+	unwrap
+	[ "$status" -eq 1 ]
+	[[ $output == *"BROKEN fit service coder "*"ok fit service writer"* ]]
+	# what is pinned goes for nobody
+	[ "$(turns 700MiB ', pin: true')" = "False False" ]
+}
