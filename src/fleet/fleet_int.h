@@ -91,6 +91,8 @@ int fleet_refuse_at(const struct fleet_reader *r, struct fleet_pos at, const cha
 int fleet_refuse(const struct fleet_reader *r, const struct yaml_node *n, const char *fmt, ...) BASE_PRINTF(3, 4);
 /* Outside text made fit for a message; lives in the fleet's arena. Never NULL. */
 const char *fleet_show(const struct fleet_reader *r, struct str text);
+/* What the part with that label has for another program's word, as a message says it; NULL: nothing that is known. */
+const char *fleet_elsewhere(const char *of, struct str key);
 /* "'port' of service 'a'", "item 2 of 'args' of service 'a'". Never NULL. */
 const char *fleet_label(const struct fleet_reader *r);
 struct fleet_pos fleet_pos_of(const struct yaml_node *n);     /* of a value */

@@ -200,6 +200,8 @@ static int read_word(struct fleet_reader *r, const struct yaml_node *n, const ch
 
 int fleet_list(struct fleet_reader *r, const struct yaml_node *n, uint64_t min, uint64_t max, size_t *ret)
 {
+    if (n->kind == YAML_SCALAR && !yaml_is_null(n) && str_find_char(n->text, ' ') < 0)
+        return fleet_refuse(r, n, "%s must be a list, such as [%s]", fleet_label(r), fleet_show(r, n->text));
     if (n->kind != YAML_SEQ && !yaml_is_null(n))
         return fleet_refuse(r, n, "%s must be a list, not %s", fleet_label(r), kind_name(n));
     size_t count = 0;
@@ -317,7 +319,9 @@ static int refuse_key(const struct fleet_reader *r, const struct fleet_schema *s
     }
     if (buf_status(&all) < 0)
         return err_nomem(r->err);
-    const char *near = str_nearest(n->key, names, count);
+    const char *here = fleet_elsewhere(r->of, n->key), *near = str_nearest(n->key, names, count);
+    if (here)
+        return fleet_refuse_at(r, fleet_key_pos_of(n), "unknown key '%s' in %s; that is %s", fleet_show(r, n->key), r->of, here);
     if (near)
         return fleet_refuse_at(r, fleet_key_pos_of(n), "unknown key '%s' in %s; did you mean '%s'?", fleet_show(r, n->key), r->of, near);
     return fleet_refuse_at(r, fleet_key_pos_of(n), "unknown key '%s' in %s; the keys are %s", fleet_show(r, n->key), r->of, all.ptr);
