@@ -126,7 +126,7 @@ $(BUILD)/fitmodels: $(BUILD)/aids/fitmodels
 test-programs: all $(UNIT) $(FUZZ) $(AIDS) $(BUILD)/fit-observer.so $(BUILD)/crash-recorder.so $(BUILD)/names.so $(BUILD)/open-counter.so
 
 # What threads work in.
-RACES := net net_resolve net_tls hub proxy_file proxy_join proxy_lanes proxy_worker
+RACES := net net_resolve net_tls hub proxy_file proxy_join proxy_lanes proxy_link proxy_worker
 races-programs: $(BUILD)/berth $(BUILD)/aids/fake_engine $(BUILD)/aids/fake_hub $(RACES:%=$(BUILD)/test/test_%)
 
 deps:

@@ -111,7 +111,9 @@ static int begin_stream(struct proxy_request *r)
 void proxy_answer_heartbeat(struct proxy_request *r)
 {
     const struct proxy_request *of = r->leader ? r->leader : r; /* whose answer it is */
-    if ((of->head && !of->events) || (of->content && !http_sse_between(&of->sse)))
+    if (r->sink) /* its client's lane does it */
+        return;
+    if ((of->head && !of->events) || (of->content && !proxy_answer_between(r)))
         return;
     if (!begun(r) && begin_stream(r) < 0)
         return;
@@ -123,8 +125,10 @@ void proxy_answer_heartbeat(struct proxy_request *r)
 /* ---- passing on --------------------------------------------------------------------------------------------------- */
 
 /* False: its client has more than it takes. */
-static bool give(struct proxy_request *r, struct str data)
+static bool give(struct proxy_request *r, struct str data, bool between)
 {
+    if (r->sink)
+        return proxy_link_send(r, data, between);
     bool full = httpio_send(r->x, data);
     r->sent_ms = net_loop_now_ms(r->lane->loop);
     r->behind = r->paused ? r->behind + data.len : 0;
@@ -138,10 +142,9 @@ static bool is_behind(const struct proxy_request *r, bool between)
     return r->behind > PROXY_BEHIND_MAX + (between ? 0 : PROXY_EVENT_MAX);
 }
 
-static void drop_behind(struct proxy_request *r)
+static void drop_behind(struct proxy_request *r, bool between)
 {
     static const struct str text = {"this client took its answer too slowly", 38};
-    bool between = proxy_answer_between(r);
     for (struct proxy_request *f = r->followers, *next; f; f = next) {
         next = f->next_follower;
         if (!is_behind(f, between))
@@ -156,36 +159,43 @@ static void drop_behind(struct proxy_request *r)
 /* To every client. Whoever takes it is not held up by one who does not. */
 static void send(struct proxy_request *r, struct str data)
 {
-    bool taken = give(r, data);
+    bool between = proxy_answer_between(r), taken = give(r, data, between);
     for (struct proxy_request *f = r->followers; f; f = f->next_follower)
-        taken = give(f, data) || taken;
+        taken = give(f, data, between) || taken;
     if (r->followers)
-        drop_behind(r);
+        drop_behind(r, between);
     if (!taken && r->call)
         httpio_call_read(r->call, false);
 }
 
-/* One that joined gets the answer's head too. */
-static void commit_follower(struct proxy_request *f, const struct proxy_request *r, int64_t length)
+/* The head of the answer, unless a stream of ours has begun. */
+static int begin_answer(struct proxy_request *r, const struct proxy_origin *o)
 {
     struct http_field fields[HTTP_FIELDS_MAX + OWN_FIELDS];
     struct own_fields own;
-    f->last = r->last;
-    f->way = r->way;
-    f->attempts = r->attempts;
-    if (begun(f) && !r->events) { /* it has no place in the stream that has begun */
-        proxy_join_leave(f);
-        proxy_request_fail(f, r->head->status >= 400 ? r->head->status : 502, "replica '%s' answered %u", r->last, r->head->status);
+    if (r->sink)
+        return proxy_link_begin(r, o);
+    if (begun(r))
+        return 0;
+    size_t n = response_fields(r, o->head, &own, fields);
+    int rc = httpio_begin(r->x, o->head->status, fields, n, o->length);
+    if (rc == 0)
+        r->status = o->head->status;
+    return rc;
+}
+
+void proxy_answer_begin(struct proxy_request *f, const struct proxy_origin *o)
+{
+    f->last = o->last;
+    f->way = o->way;
+    f->attempts = o->attempts;
+    if (begun(f) && !o->events) { /* it has no place in the stream that has begun */
+        proxy_request_fail(f, o->head->status >= 400 ? o->head->status : 502, "replica '%s' answered %u", o->last, o->head->status);
         return;
     }
-    if (!begun(f)) {
-        size_t n = response_fields(f, r->head, &own, fields);
-        if (httpio_begin(f->x, r->head->status, fields, n, length) < 0) {
-            proxy_join_leave(f);
-            httpio_abort(f->x);
-            return;
-        }
-        f->status = r->head->status;
+    if (begin_answer(f, o) < 0) {
+        proxy_request_fail(f, 502, "the answer of replica '%s' cannot be passed on", o->last);
+        return;
     }
     f->passing = f->content = true;
     f->content_ms = net_loop_now_ms(f->lane->loop);
@@ -195,17 +205,12 @@ static void commit_follower(struct proxy_request *f, const struct proxy_request 
 /* From here on the answer is this replica's. length: of all of it, or -1. False when it cannot be passed on; the request may be gone then. */
 static bool commit(struct proxy_request *r, int64_t length)
 {
-    struct http_field fields[HTTP_FIELDS_MAX + OWN_FIELDS];
-    struct own_fields own;
+    struct proxy_origin o = {.head = r->head, .length = length, .events = r->events, .last = r->last, .way = r->way, .attempts = r->attempts};
     struct proxy *p = r->proxy;
-    if (!begun(r)) {
-        size_t n = response_fields(r, r->head, &own, fields);
-        if (httpio_begin(r->x, r->head->status, fields, n, length) < 0) {
-            r->call = httpio_call_cancel(r->call);
-            proxy_request_fail(r, 502, "the answer of replica '%s' cannot be passed on", r->last);
-            return false;
-        }
-        r->status = r->head->status;
+    if (begin_answer(r, &o) < 0) {
+        r->call = httpio_call_cancel(r->call);
+        proxy_request_fail(r, 502, "the answer of replica '%s' cannot be passed on", r->last);
+        return false;
     }
     r->passing = r->content = true;
     r->content_ms = r->token_ms = net_loop_now_ms(r->lane->loop);
@@ -218,7 +223,7 @@ static bool commit(struct proxy_request *r, int64_t length)
     proxy_join_close(r);
     for (struct proxy_request *f = r->followers, *next; f; f = next) {
         next = f->next_follower;
-        commit_follower(f, r, length);
+        proxy_answer_begin(f, &o);
     }
     if (!r->sending) /* nobody else will get it */
         proxy_request_drop_body(r);
@@ -226,10 +231,13 @@ static bool commit(struct proxy_request *r, int64_t length)
     return true;
 }
 
-/* Ends a client's answer as one that is not whole, with that event when there is one. */
-static void cut(struct proxy_request *r, struct str event)
+void proxy_answer_cut(struct proxy_request *r, struct str event)
 {
     r->cut = true;
+    if (r->sink) {
+        proxy_link_end(r, PROXY_LINK_CUT, 0, event);
+        return;
+    }
     if (!event.len) {
         httpio_abort(r->x);
         return;
@@ -248,9 +256,17 @@ static void end_early(struct proxy_request *r, enum sched_result result, unsigne
     proxy_join_leave(r);
     bool told = r->events && http_sse_between(&r->sse) && text.len && dialect_error_event(r->dialect, status, text, &event) == 0;
     while ((f = proxy_join_take(r)))
-        cut(f, told ? buf_str(&event) : (struct str){0});
-    cut(r, told ? buf_str(&event) : (struct str){0});
+        proxy_answer_cut(f, told ? buf_str(&event) : (struct str){0});
+    proxy_answer_cut(r, told ? buf_str(&event) : (struct str){0});
     proxy_settle(lane, waiting);
+}
+
+static void finish(struct proxy_request *r)
+{
+    if (r->sink)
+        proxy_link_end(r, PROXY_LINK_ENDED, 0, (struct str){0});
+    else
+        httpio_end(r->x);
 }
 
 /* All clients of the answer have all of it. */
@@ -260,8 +276,8 @@ static void end_whole(struct proxy_request *r, enum sched_result result)
     struct proxy_request *f;
     bool waiting = proxy_forward_leave(r, result);
     while ((f = proxy_join_take(r)))
-        httpio_end(f->x);
-    httpio_end(r->x);
+        finish(f);
+    finish(r);
     proxy_settle(lane, waiting);
 }
 
@@ -279,6 +295,8 @@ static void break_off(struct proxy_request *r, const char *why)
 bool proxy_answer_between(const struct proxy_request *r)
 {
     const struct proxy_request *of = r->leader ? r->leader : r;
+    if (r->source)
+        return r->between;
     return of->events && http_sse_between(&of->sse);
 }
 
@@ -288,7 +306,7 @@ void proxy_answer_part(struct proxy_request *r, bool told, unsigned status, stru
     if (!r->content)
         proxy_request_fail(r, status, STR_FMT, STR_ARG(text));
     else
-        cut(r, told && dialect_error_event(r->dialect, status, text, &event) == 0 ? buf_str(&event) : (struct str){0});
+        proxy_answer_cut(r, told && dialect_error_event(r->dialect, status, text, &event) == 0 ? buf_str(&event) : (struct str){0});
 }
 
 void proxy_answer_cancel(struct proxy_request *r)

@@ -100,7 +100,7 @@ static struct str origin_form(struct str target, struct buf *scratch)
  * between its events: it must not be encoded. */
 static size_t request_fields(const struct proxy_request *r, char bearer[HTTPIO_BEARER_MAX], struct http_field out[HTTP_FIELDS_MAX + 1])
 {
-    const struct http_head *head = httpio_exchange_head(r->x);
+    const struct http_head *head = proxy_link_head(r);
     const char *key = r->target.key;
     bool shown = r->target.asks && !r->config->keyed && !key[0];
     /* Written anew for the replica's connection; a body that was read whole needs no leave to be sent. */
@@ -120,7 +120,7 @@ static size_t request_fields(const struct proxy_request *r, char bearer[HTTPIO_B
 /* Starts the call to the ticket's replica. */
 static int call(struct proxy_request *r, struct err *err)
 {
-    const struct http_head *head = httpio_exchange_head(r->x);
+    const struct http_head *head = proxy_link_head(r);
     struct http_field fields[HTTP_FIELDS_MAX + 1];
     char bearer[HTTPIO_BEARER_MAX];
     base_autobuf struct buf target = BUF_INIT(HTTP_TARGET_MAX + 2);
@@ -265,6 +265,12 @@ void proxy_forward(struct proxy_request *r, struct proxy_look *k)
         enter(r);
 }
 
+void proxy_forward_alone(struct proxy_request *r)
+{
+    proxy_join_open(r);
+    enter(r);
+}
+
 /* Why the first of its replicas that tells is not ready. */
 static void find_why(const struct proxy_request *r, char ret[PROXY_WHY_MAX])
 {
@@ -356,6 +362,7 @@ void proxy_forward_drained(struct proxy_request *r)
 {
     r->paused = false;
     r->behind = 0;
+    proxy_link_taken(r);
     if (r->leader)
         r = r->leader;
     r->byte_ms = net_loop_now_ms(r->lane->loop);

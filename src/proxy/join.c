@@ -4,7 +4,7 @@
  * is the same to the last byte, of the same conversation and with the same credentials, joins the one that runs: both get its bytes. The one that runs leads; when its client leaves, or is
  * made to, the next one takes its place, and the call goes on.
  *
- * Joined are continued conversations, named ones, and what a client says is a retry. A first message without a name is not: who asks one question many times wants many answers. All of this is within one lane.
+ * Joined are continued conversations, named ones, and what a client says is a retry. A first message without a name is not: who asks one question many times wants many answers. One that comes to another lane asks there, and has a follower there in its place (link.c).
  */
 #include "proxy_int.h"
 
@@ -35,57 +35,105 @@ void proxy_join_identify(struct proxy_request *r, const struct proxy_look *k)
     r->same[0] |= 1; /* 0: joins nobody */
 }
 
+/* The lock is held, as in what follows. */
 static struct proxy_request **bucket(const struct proxy_request *r)
 {
-    return &r->lane->running[r->same[0] / 2 % PROXY_RUNNING];
+    return &r->proxy->running[r->same[0] / 2 % PROXY_RUNNING];
 }
 
-static bool same_body(const struct proxy_request *a, const struct proxy_request *b)
+static void add(struct proxy_request *r)
 {
-    struct str x = proxy_body_text(&a->body), y = proxy_body_text(&b->body);
-    return x.len == y.len && proxy_body_reach(&a->body, x) == 0 && proxy_body_reach(&b->body, y) == 0 && str_eq(x, y);
-}
-
-/* The one that runs and has nothing of an answer yet. */
-static struct proxy_request *find(const struct proxy_request *r)
-{
-    struct proxy_request *o = *bucket(r);
-    while (o && !(o->same[0] == r->same[0] && o->same[1] == r->same[1] && o->endpoint == r->endpoint && same_body(o, r)))
-        o = o->next_same;
-    return o;
-}
-
-void proxy_join_close(struct proxy_request *r)
-{
-    if (!r->at_same)
-        return;
-    *r->at_same = r->next_same;
-    if (r->next_same)
-        r->next_same->at_same = r->at_same;
-    r->next_same = NULL;
-    r->at_same = NULL;
-}
-
-bool proxy_join(struct proxy_request *r)
-{
-    if (!r->same[0])
-        return false;
-    struct proxy_request *leader = find(r);
-    if (leader) {
-        r->leader = leader;
-        r->next_follower = leader->followers;
-        leader->followers = r;
-        r->ticket.decision = SCHED_JOINED;
-        proxy_request_drop_body(r);
-        return true;
-    }
     struct proxy_request **b = bucket(r);
     r->next_same = *b;
     if (*b)
         (*b)->at_same = &r->next_same;
     r->at_same = b;
     *b = r;
+    r->joinable = true;
+}
+
+/* One that runs and has nothing of an answer yet: of the same lane, else of another. */
+static struct proxy_request *find(const struct proxy_request *r)
+{
+    struct proxy_request *found = NULL;
+    for (struct proxy_request *o = *bucket(r); o; o = o->next_same) {
+        if (o->same[0] != r->same[0] || o->same[1] != r->same[1] || o->endpoint != r->endpoint || o->key != r->key)
+            continue;
+        if (o->lane == r->lane)
+            return o;
+        found = o;
+    }
+    return found;
+}
+
+static bool same_body(const struct proxy_body *a, const struct proxy_body *b)
+{
+    struct str x = proxy_body_text(a), y = proxy_body_text(b);
+    return x.len == y.len && proxy_body_reach(a, x) == 0 && proxy_body_reach(b, y) == 0 && str_eq(x, y);
+}
+
+void proxy_join_open(struct proxy_request *r)
+{
+    if (!r->same[0])
+        return;
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    add(r);
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+}
+
+void proxy_join_close(struct proxy_request *r)
+{
+    if (!r->joinable)
+        return;
+    r->joinable = false;
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    *r->at_same = r->next_same;
+    if (r->next_same)
+        r->next_same->at_same = r->at_same;
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+}
+
+static bool follow(struct proxy_request *r, const struct proxy_body *body, struct proxy_request *leader)
+{
+    if (!same_body(&leader->body, body))
+        return false;
+    r->leader = leader;
+    r->next_follower = leader->followers;
+    leader->followers = r;
+    r->ticket.decision = SCHED_JOINED;
+    metrics_add(PROXY_M(r->proxy, PROXY_M_JOINS, r->sink ? "other" : "same"), 1);
+    return true;
+}
+
+bool proxy_join(struct proxy_request *r)
+{
+    if (!r->same[0])
+        return false;
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    struct proxy_request *leader = find(r);
+    struct proxy_lane *lane = leader ? leader->lane : NULL;
+    if (!leader)
+        add(r);
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+    if (!leader)
+        return false;
+    if (lane != r->lane && proxy_link_ask(r, lane)) /* the leader may be gone by now: its lane knows */
+        return true;
+    if (lane == r->lane && follow(r, &r->body, leader)) {
+        proxy_request_drop_body(r);
+        return true;
+    }
+    proxy_join_open(r);
     return false;
+}
+
+bool proxy_join_guest(struct proxy_request *r, const struct proxy_body *body)
+{
+    (void)pthread_mutex_lock(&r->proxy->lock);
+    struct proxy_request *leader = find(r);
+    bool here = leader && leader->lane == r->lane;
+    (void)pthread_mutex_unlock(&r->proxy->lock);
+    return here && follow(r, body, leader);
 }
 
 /* The call is read while one of its clients takes what comes. */
@@ -98,6 +146,7 @@ static void read_on(struct proxy_request *leader)
 void proxy_join_leave(struct proxy_request *r)
 {
     struct proxy_request *leader = r->leader, **at;
+    proxy_link_leave(r);
     if (!leader)
         return;
     for (at = &leader->followers; *at != r; at = &(*at)->next_follower)
@@ -136,8 +185,13 @@ bool proxy_join_full(const struct proxy_request *leader)
 static void swap_clients(struct proxy_request *r, struct proxy_request *o)
 {
     SWAP(struct httpio_exchange *, r->x, o->x);
-    httpio_exchange_set(r->x, r);
-    httpio_exchange_set(o->x, o);
+    if (r->x)
+        httpio_exchange_set(r->x, r);
+    if (o->x)
+        httpio_exchange_set(o->x, o);
+    SWAP(struct proxy_link *, r->sink, o->sink);
+    proxy_link_moved(r);
+    proxy_link_moved(o);
     SWAP(struct proxy_use *, r->use, o->use); /* each is counted off by the one that has it */
     SWAP(uint64_t, r->number, o->number);
     SWAP(uint64_t, r->since_ms, o->since_ms);

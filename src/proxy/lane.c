@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * A lane: one event loop with its server, its client and its requests. Its clock is a timer that asks the scheduler again, and a tick while streams wait for signs of life or
- * lines for the log. Every lane hands out whatever the scheduler has; what is another lane's is put into that lane's list, and it is woken.
+ * lines for the log. Every lane hands out whatever the scheduler has; what is another lane's is put into that lane's list, and it is woken. So it is for links between requests of two lanes.
  *
  * The first lane lives on its owner's loop. Each other has a thread, which ends when it is told to; what the owner wants of it is done on its thread while the owner waits.
  */
@@ -28,6 +28,7 @@ static void on_wake(void *ctx)
         (void)pthread_cond_signal(&l->ordered);
         (void)pthread_mutex_unlock(&p->lock);
     }
+    proxy_link_deliver(l);
     proxy_pump(l);
     if (l == p->lanes)
         proxy_owner_woken(p);
@@ -102,6 +103,7 @@ int proxy_lane_init(struct proxy *p, struct proxy_lane *l, struct net_loop *loop
 {
     l->proxy = p;
     l->log = BUF_INIT(1 << 20);
+    l->last_mail = &l->mail;
     (void)pthread_cond_init(&l->ordered, NULL); /* cannot fail without attributes */
     int rc = 0;
     l->loop = loop;
@@ -124,9 +126,13 @@ int proxy_lane_init(struct proxy *p, struct proxy_lane *l, struct net_loop *loop
     return rc < 0 ? err_sys(err, rc, "cannot start a thread of the router") : 0;
 }
 
-void proxy_lane_release(struct proxy_lane *l)
+void proxy_lane_close(struct proxy_lane *l)
 {
     l->server = httpio_server_free(l->server);
+}
+
+void proxy_lane_release(struct proxy_lane *l)
+{
     l->client = httpio_client_free(l->client);
     l->due = net_timer_close(l->due);
     l->tick = net_timer_close(l->tick);

@@ -27,6 +27,7 @@ const struct metrics_desc proxy_metric_descs[PROXY_M_COUNT] = {
                         {"endpoint", "replica"}, regret_bounds, BASE_COUNT(regret_bounds)},
     [PROXY_M_KEY_REQUESTS] = {"berth_router_key_requests_total", "Requests answered, by the name of the key that was shown and the status sent", METRICS_COUNTER, {"key", "code"}, NULL, 0},
     [PROXY_M_KEY_TOKENS] = {"berth_router_key_tokens_total", "Tokens as replicas tell them, by the name of the key", METRICS_COUNTER, {"key", "kind"}, NULL, 0},
+    [PROXY_M_JOINS] = {"berth_router_joins_total", "Requests that joined the same turn under way, at their own event loop or at another one", METRICS_COUNTER, {"loop"}, NULL, 0},
     [PROXY_M_HEARTBEATS] = {"berth_router_heartbeats_total", "Signs of life sent to clients that wait", METRICS_COUNTER, {0}, NULL, 0},
     [PROXY_M_SPILLED] = {"berth_router_bodies_spilled_total", "Request bodies that went to a file, for their size or because memory for bodies was used up", METRICS_COUNTER, {0}, NULL, 0},
     [PROXY_M_SPILLED_BYTES] = {"berth_router_spilled_bytes_total", "Bytes of request bodies written to files", METRICS_COUNTER, {0}, NULL, 0},

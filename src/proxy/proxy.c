@@ -41,6 +41,19 @@ int proxy_new(struct net_loop *l, unsigned loops, struct proxy **ret, struct err
     return 0;
 }
 
+/* What ended at one lane has something for another one, where more may end. */
+static void settle_links(struct proxy *p)
+{
+    bool more;
+    do {
+        more = false;
+        for (unsigned i = 0; i < p->n_lanes; i++) {
+            more = more || p->lanes[i].mail;
+            proxy_link_deliver(&p->lanes[i]);
+        }
+    } while (more);
+}
+
 struct proxy *proxy_free(struct proxy *p)
 {
     if (!p)
@@ -48,6 +61,9 @@ struct proxy *proxy_free(struct proxy *p)
     for (unsigned i = 0; i < p->n_lanes; i++)
         proxy_lane_stop(&p->lanes[i]);
     proxy_capacity_end(p);
+    for (unsigned i = 0; i < p->n_lanes; i++)
+        proxy_lane_close(&p->lanes[i]);
+    settle_links(p);
     for (unsigned i = 0; i < p->n_lanes; i++)
         proxy_lane_release(&p->lanes[i]);
     free(p->lanes);

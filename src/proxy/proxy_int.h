@@ -14,6 +14,7 @@
  *   own.c      what the router answers itself
  *   forward.c  the call to a replica: queue, sending, sending again
  *   join.c     the same turn asked twice
+ *   link.c     ... at two lanes: the way from an answer to a client of another lane
  *   guard.c    who may ask: keys and their limits, pages of other origins
  *   want.c     what the owner of services on demand must know
  *   answer.c   what comes back: held until it is sure, then passed on
@@ -191,6 +192,7 @@ struct proxy {
     size_t n_peers;              /* lock */
     struct affinity *affinity;   /* lock */
     struct sched *sched;         /* lock */
+    struct proxy_request *running[PROXY_RUNNING]; /* lock; those that the same one may join, by hash */
     uint64_t now_ms;             /* lock; the scheduler's time: the latest of all loops' */
     unsigned undrained;          /* lock; lanes that are not drained */
     void (*drain_cb)(void *ctx);
@@ -259,7 +261,8 @@ struct proxy_lane {
     char log_time[CLK_RFC3339];
     struct proxy_look look;        /* scratch: large, and read where it was made */
     bool drained;                  /* lock; nothing of it is left */
-    struct proxy_request *running[PROXY_RUNNING]; /* those that the same one may join, by hash */
+    struct proxy_link_end *mail, **last_mail; /* lock; ends of links for which there is something, and how many they are */
+    size_t n_mail;
     struct proxy_request *handed;  /* lock; whose turn other lanes found, in no order */
     /* lock: what the owner waits for */
     void (*order)(struct proxy_lane *l, void *arg);
@@ -271,6 +274,8 @@ struct proxy_lane {
 int proxy_lane_init(struct proxy *p, struct proxy_lane *l, struct net_loop *loop, unsigned loops, struct err *err) BASE_MUST_USE;
 /* Ends the lane's thread. From here on everything of it is the caller's. */
 void proxy_lane_stop(struct proxy_lane *l);
+/* Ends its exchanges; to be called for all lanes before any is released. */
+void proxy_lane_close(struct proxy_lane *l);
 void proxy_lane_release(struct proxy_lane *l);
 /* Has fn called on the lane's thread and waits for its end. Called by the owner's thread only. */
 void proxy_lane_do(struct proxy_lane *l, void (*fn)(struct proxy_lane *l, void *arg), void *arg);
@@ -438,9 +443,13 @@ struct proxy_request {
     const char *last;            /* name of the last replica that had it; NULL */
     unsigned attempts, deaths;   /* deaths: of them, how often the replica was gone after it had the request */
     uint64_t same[2];            /* tells the same request from others; 0: it joins nobody */
-    struct proxy_request *next_same, **at_same; /* in lane->running */
+    bool joinable;               /* it is in proxy->running */
+    struct proxy_request *next_same, **at_same; /* lock; there */
     struct proxy_request *leader;               /* whose answer it gets too; NULL: its own */
     struct proxy_request *followers, *next_follower;
+    struct proxy_link *source;   /* its answer comes from another lane, or that lane is asked for it; NULL */
+    struct proxy_link *sink;     /* its client is another lane's: it has no exchange; NULL */
+    bool between;                /* of what came from the source the last event is whole */
     struct str parts[5];         /* of the body as this replica gets it */
     char *quoted;                /* the model's name there */
     char slot[32];
@@ -482,6 +491,10 @@ void proxy_answer_error(struct httpio_exchange *x, const struct proxy_config *c,
 void proxy_decode(struct str value, bool plus, struct buf *out);
 /* Ends it because who runs the router says so. The request may be gone when it returns. */
 void proxy_request_cancel(struct proxy_request *r);
+/* It has no client any more: its call ends, and it is freed. */
+void proxy_request_over(struct proxy_request *r);
+/* The client at the other end of its sink has left. The request may be gone when it returns. */
+void proxy_request_left(struct proxy_request *r);
 /* More of its body is in its file; or all of it, whole; or not, and rc tells why. The request may be gone when it returns. */
 void proxy_request_kept(struct proxy_request *r, int rc, bool whole);
 /* What its body says; rc: it cannot be read. The request may be gone when it returns. */
@@ -506,6 +519,8 @@ bool proxy_own_body(struct proxy_request *r, int found, struct str model);
 void proxy_forward_admit(struct proxy_request *r);
 /* Puts the complete request in line. The request may be gone when it returns. */
 void proxy_forward(struct proxy_request *r, struct proxy_look *k); /* k: what its body says */
+/* Nobody's answer is its own: it gets in line. The request may be gone when it returns. */
+void proxy_forward_alone(struct proxy_request *r);
 /* It is its turn: ticket.replica is where, or NULL for nowhere. */
 void proxy_forward_go(struct proxy_request *r, bool expired);
 /* The call has ended badly, or does not answer: another replica, or an error. */
@@ -524,8 +539,12 @@ void proxy_forward_send(struct proxy_request *r); /* more of a large body. The r
 
 /* What it would have to have in common with another one to join it. */
 void proxy_join_identify(struct proxy_request *r, const struct proxy_look *k);
-/* True: it gets the answer of one that runs. False: others may join it until proxy_join_close. */
+/* True: it gets the answer of one that runs, or proxy_forward_alone is called if that comes to nothing. False: others may join it until proxy_join_close. */
 bool proxy_join(struct proxy_request *r);
+/* One whose client is another lane's, which has the body. False: there is nothing to join here. */
+bool proxy_join_guest(struct proxy_request *r, const struct proxy_body *body);
+/* Others may join it until proxy_join_close. */
+void proxy_join_open(struct proxy_request *r);
 void proxy_join_close(struct proxy_request *r);
 /* A follower goes away. Harmless for others. */
 void proxy_join_leave(struct proxy_request *r);
@@ -536,9 +555,44 @@ bool proxy_join_full(const struct proxy_request *leader);
 /* The next follower's client takes the place of this one's. The follower, which is none any more, has the one that leaves, and is returned. NULL: there is none. */
 struct proxy_request *proxy_join_succeed(struct proxy_request *r);
 
+/* ---- link.c ---------------------------------------------------------------------------------------------------- */
+
+/* Whose answer it is, and its head. */
+struct proxy_origin {
+    const struct http_head *head;
+    int64_t length; /* of all of it, or -1 */
+    bool events;
+    const char *last;
+    struct proxy_way *way;
+    unsigned attempts;
+};
+
+/* Asks a lane for the answer of one that runs there. False without memory. */
+bool proxy_link_ask(struct proxy_request *r, struct proxy_lane *answer);
+/* Of one that asked: it goes away, which is harmless without a source; its client has taken what was queued. */
+void proxy_link_leave(struct proxy_request *r);
+void proxy_link_taken(struct proxy_request *r);
+/* Of one with a sink: the head of its answer, which is -ENOMEM or 0; bytes of it, between: behind which an event may follow; false: its client has more than it takes. */
+int proxy_link_begin(struct proxy_request *r, const struct proxy_origin *o) BASE_MUST_USE;
+bool proxy_link_send(struct proxy_request *r, struct str data, bool between);
+/* The end, and the request is gone when it returns. Cut: with text as its last event, "": none. Failed: text is a message. */
+enum proxy_link_over { PROXY_LINK_OPEN, PROXY_LINK_ENDED, PROXY_LINK_CUT, PROXY_LINK_FAILED };
+void proxy_link_end(struct proxy_request *r, enum proxy_link_over how, unsigned status, struct str text);
+/* The request has got its sink from another one; it is freed. Harmless without a sink. */
+void proxy_link_moved(struct proxy_request *r);
+void proxy_link_drop(struct proxy_request *r);
+/* The head of its client's request, wherever that is. */
+const struct http_head *proxy_link_head(const struct proxy_request *r);
+/* Does what other lanes have for this one. Requests may be gone when it returns. */
+void proxy_link_deliver(struct proxy_lane *l);
+
 /* ---- answer.c --------------------------------------------------------------------------------------------------- */
 
 extern const struct httpio_call_ops proxy_answer_ops;
+/* A client that joined gets the head of the answer. The request may be gone when it returns. */
+void proxy_answer_begin(struct proxy_request *f, const struct proxy_origin *o);
+/* Ends a client's answer as one that is not whole, with that event when there is one. The request may be gone when it returns. */
+void proxy_answer_cut(struct proxy_request *r, struct str event);
 /* Forgets what a call that failed has said. */
 void proxy_answer_reset(struct proxy_request *r);
 void proxy_answer_heartbeat(struct proxy_request *r);
@@ -566,6 +620,7 @@ enum proxy_metric {
     PROXY_M_REGRET,
     PROXY_M_KEY_REQUESTS,
     PROXY_M_KEY_TOKENS,
+    PROXY_M_JOINS,
     PROXY_M_HEARTBEATS,
     PROXY_M_SPILLED,
     PROXY_M_SPILLED_BYTES,

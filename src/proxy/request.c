@@ -82,7 +82,9 @@ void proxy_request_fail(struct proxy_request *r, unsigned status, const char *fm
     proxy_request_drop_body(r);
     if (!begun)
         r->status = status;
-    if (buf_status(&message) < 0)
+    if (r->sink)
+        proxy_link_end(r, PROXY_LINK_FAILED, status, buf_status(&message) < 0 ? STR("out of memory") : buf_str(&message));
+    else if (buf_status(&message) < 0)
         httpio_abort(r->x);
     else if (begun)
         fail_stream(r, status, buf_str(&message));
@@ -95,7 +97,7 @@ void proxy_request_cancel(struct proxy_request *r)
     struct proxy_lane *lane = r->lane;
     r->cancelled = true;
     proxy_numbers_cancelled(r);
-    if (r->leader || r->followers) { /* its client's part ends; the answer is that of the others */
+    if (r->leader || r->source || r->followers) { /* its client's part ends; the answer is that of the others */
         bool between = proxy_answer_between(r);
         proxy_join_leave(r);
         proxy_answer_part(r->followers ? proxy_join_succeed(r) : r, between, 410, STR("this request was cancelled by the operator"));
@@ -381,6 +383,7 @@ static void free_request(struct proxy_request *r)
 {
     struct proxy_lane *l = r->lane;
     proxy_guard_leave(r);
+    proxy_link_drop(r);
     proxy_join_leave(r);
     proxy_join_close(r);
     proxy_stream_remove(r);
@@ -401,26 +404,34 @@ static void free_request(struct proxy_request *r)
     l->n_spare++;
 }
 
-static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
+void proxy_request_over(struct proxy_request *r)
 {
-    struct proxy_lane *l = ctx;
-    struct proxy_request *r = httpio_exchange_get(x);
-    if (!r)
-        return;
-    if (r->followers) { /* the answer has other clients; its tokens are counted at its end */
-        struct dialect_usage usage = r->usage;
-        r->usage = (struct dialect_usage){0};
-        proxy_numbers_done(r, completed);
-        r->usage = usage;
-        free_request(proxy_join_succeed(r));
-        return;
-    }
+    struct proxy_lane *l = r->lane;
     r->call = httpio_call_cancel(r->call);
-    proxy_numbers_done(r, completed);
     bool left = r->entered, waiting = proxy_forward_leave(r, SCHED_ABANDONED);
     free_request(r);
     if (left) /* else who ended it sees to the others */
         proxy_settle(l, waiting);
+}
+
+void proxy_request_left(struct proxy_request *r)
+{
+    proxy_join_leave(r);
+    proxy_request_over(r->followers ? proxy_join_succeed(r) : r);
+}
+
+static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
+{
+    (void)ctx;
+    struct proxy_request *r = httpio_exchange_get(x);
+    if (!r)
+        return;
+    struct dialect_usage usage = r->usage;
+    if (r->followers) /* the answer has other clients; its tokens are counted at its end */
+        r->usage = (struct dialect_usage){0};
+    proxy_numbers_done(r, completed);
+    r->usage = usage;
+    proxy_request_over(r->followers ? proxy_join_succeed(r) : r);
 }
 
 const struct httpio_server_ops proxy_server_ops = {

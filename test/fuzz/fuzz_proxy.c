@@ -812,7 +812,7 @@ static void end(void)
     for (const struct proxy_use *u = p->uses; u; u = u->next)
         need(u->active == 0, "requests of a key are left");
     for (size_t i = 0; i < PROXY_RUNNING; i++)
-        need(!l->running[i], "requests to join are left");
+        need(!p->running[i], "requests to join are left");
     need(jobs.n == 0, "work for others is left");
     need(p->bodies == 0 && p->spilled == 0, "bytes of bodies are left");
     need(!l->streams, "streams are left");

@@ -30,7 +30,7 @@ from replicas import Client, free_ports, request_bytes  # noqa: E402
 
 CLIENTS = 12
 REPLICAS = ("r0", "r1", "r2")
-WANTED = ("whole", "stream", "joined", "on demand", "left", "kills", "SIGHUPs", "certificates", "upgrades", "cancelled")
+WANTED = ("whole", "stream", "joined", "joined at another loop", "on demand", "left", "kills", "SIGHUPs", "certificates", "upgrades", "cancelled")
 MORE_S = 120  # until each of these happened, on a slow machine
 ENDS_S = 60  # for an answer that waits for a replica that was killed, on a machine that does other things too
 BUSY = (410, 502, 503, 504)  # 410: cancelled by its owner
@@ -240,7 +240,8 @@ class Owner:
             raise Failed(f"berth upgrade: {err}")
 
     async def look(self):
-        await self.fleet.control("GET", "/metrics")
+        if re.search(r'^berth_router_joins_total\{loop="other"\} [1-9]', await self.fleet.control("GET", "/metrics"), re.M):
+            self.load.count("joined at another loop")
         seen = json.loads(await self.fleet.control("GET", "/requests"))
         running = [q["id"] for q in seen.get("requests", [])]  # none while one router follows another
         if running and random.random() < 0.3:

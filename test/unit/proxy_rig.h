@@ -84,6 +84,7 @@ struct rig {
     struct proxy *proxy;
     struct httpio_client *http;
     struct net_addr addr; /* of the proxy */
+    struct net_addr door[2]; /* of each of its loops, after rig_open_lanes */
     struct replica replicas[RIG_REPLICAS];
     struct net_timer *limit;
     bool expired;
@@ -548,6 +549,20 @@ static int rig_open(void **state)
     return 0;
 }
 
+/* A proxy of two loops, each with a port of its own, so that a test says by which one a request comes. */
+static inline int rig_open_lanes(void **state)
+{
+    struct err err;
+    rig_open(state);
+    rig.proxy = proxy_free(rig.proxy);
+    assert_int_equal(proxy_new(rig.loop, BASE_COUNT(rig.door), &rig.proxy, &err), 0);
+    for (size_t i = 0; i < BASE_COUNT(rig.door); i++) {
+        assert_int_equal(net_addr_ip("127.0.0.1", 0, &rig.door[i]), 0);
+        assert_int_equal(proxy_listen(rig.proxy, rig_listen(&rig.door[i].port), &err), 0);
+    }
+    return 0;
+}
+
 static int rig_close(void **state)
 {
     (void)state;
@@ -562,3 +577,4 @@ static int rig_close(void **state)
 }
 
 #define RIG_TEST(f) cmocka_unit_test_setup_teardown(f, rig_open, rig_close)
+#define RIG_LANES_TEST(f) cmocka_unit_test_setup_teardown(f, rig_open_lanes, rig_close)

@@ -7,28 +7,11 @@
 
 #include <proxy/proxy_int.h>
 
-static struct net_addr door[2]; /* of each loop */
-
-static int lanes_open(void **state)
-{
-    struct err err;
-    rig_open(state);
-    rig.proxy = proxy_free(rig.proxy);
-    assert_int_equal(proxy_new(rig.loop, 2, &rig.proxy, &err), 0);
-    for (size_t i = 0; i < BASE_COUNT(door); i++) {
-        assert_int_equal(net_addr_ip("127.0.0.1", 0, &door[i]), 0);
-        assert_int_equal(proxy_listen(rig.proxy, rig_listen(&door[i].port), &err), 0);
-    }
-    return 0;
-}
-
-#define LANES_TEST(f) cmocka_unit_test_setup_teardown(f, lanes_open, rig_close)
-
 #define CHAT "/v1/chat/completions"
 
 static void start(struct client *c, unsigned lane, const char *body)
 {
-    rig.addr = door[lane];
+    rig.addr = rig.door[lane];
     client_start(c, "POST", CHAT, str_of(body));
 }
 
@@ -266,8 +249,8 @@ static void freed_in_the_middle(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        LANES_TEST(a_turn_crosses_loops), LANES_TEST(conversations_are_shared), LANES_TEST(storm), LANES_TEST(drain_waits_for_both), LANES_TEST(failures_reach_the_owner), LANES_TEST(cancelled_at_both),
-        LANES_TEST(freed_in_the_middle),
+        RIG_LANES_TEST(a_turn_crosses_loops), RIG_LANES_TEST(conversations_are_shared), RIG_LANES_TEST(storm), RIG_LANES_TEST(drain_waits_for_both), RIG_LANES_TEST(failures_reach_the_owner), RIG_LANES_TEST(cancelled_at_both),
+        RIG_LANES_TEST(freed_in_the_middle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
