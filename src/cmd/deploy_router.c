@@ -164,7 +164,7 @@ static int read_line(struct buf *out)
 int deploy_router_relay(void *ctx, enum deploy_word what, const char *service, struct err *err)
 {
     const struct event_sink *sink = ctx;
-    base_autobuf struct buf line = BUF_INIT(2 * ERR_TEXT_MAX);
+    base_autobuf struct buf line = BUF_INIT((size_t)2 * ERR_TEXT_MAX);
     uint64_t code = 0;
     if (printf("router %s %s\n", deploy_word_text(what), service) < 0 || fflush(stdout) != 0 || read_line(&line) < 0) {
         event_say(sink, EVENT_WARN, service, "the router is not told: whoever would is gone");
@@ -200,7 +200,7 @@ static int run_router(const struct cmd *c, int argc, char **argv)
             r = deploy_router_here((void *)(uintptr_t)&here, (enum deploy_word)w, a.words[1], &err);
     os_dirs_release(&dirs);
     fleet_free(f);
-    base_autobuf struct buf out = BUF_INIT(2 * ERR_TEXT_MAX);
+    base_autobuf struct buf out = BUF_INIT((size_t)2 * ERR_TEXT_MAX);
     buf_addf(&out, "%d %s\n", r < 0 ? -r : 0, r < 0 ? err.text : "done");
     return buf_status(&out) < 0 ? cmd_nomem() : cmd_print(buf_str(&out));
 }

@@ -279,14 +279,14 @@ int os_run_with(const struct os_spawn *s, int input, uint64_t timeout_ms, struct
 
 int os_run_ok(const struct os_spawn *s, uint64_t timeout_ms, struct buf *out, struct err *err)
 {
-    base_autobuf struct buf said = BUF_INIT(4 * CHUNK);
-    int status, code = run(s, -1, timeout_ms, out, &said, true, &status, err);
+    base_autobuf struct buf said = BUF_INIT((size_t)4 * CHUNK);
+    int status = 0, code = run(s, -1, timeout_ms, out, &said, true, &status, err);
     return code < 0 ? code : os_status_ok(status, buf_str(&said), err);
 }
 
 int os_status_ok(int status, struct str said, struct err *err)
 {
-    base_autobuf struct buf words = BUF_INIT(8 * OS_LAST_WORDS);
+    base_autobuf struct buf words = BUF_INIT((size_t)8 * OS_LAST_WORDS);
     char ended[OS_STATUS_TEXT];
     if (status == 0)
         return 0;

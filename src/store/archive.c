@@ -28,7 +28,7 @@
     X(read_new) X(read_free) X(read_support_filter_gzip) X(read_support_filter_bzip2) X(read_support_filter_xz) X(read_support_filter_zstd) X(read_support_format_tar) X(read_support_format_zip) \
     X(read_open_fd) X(read_next_header) X(read_data) X(error_string) X(entry_pathname) X(entry_filetype) X(entry_perm) X(entry_symlink) X(entry_hardlink)
 static struct {
-#define MEMBER(name) __typeof__(&archive_##name) name;
+#define MEMBER(name) __typeof__(&archive_##name) name; /* NOLINT(bugprone-macro-parentheses): it is a member's name */
     CALLS(MEMBER)
 #undef MEMBER
     const char *missing; /* what could not be opened */
@@ -85,10 +85,10 @@ struct unpack {
     int treefd;
     uint64_t bytes, bytes_max;
     size_t n_entries;
+    char *block; /* of content, on its way */
     struct arena *arena;
     struct link *links; /* made at the end */
     size_t n_links, cap_links;
-    const struct install *in;
 };
 
 static int refuse(struct err *err, const char *name, const char *why)
@@ -98,17 +98,21 @@ static int refuse(struct err *err, const char *name, const char *why)
     return err_set(err, -EBADMSG, "the archive's '%s' %s", shown.ptr ? shown.ptr : "", why);
 }
 
-/* The folder that path is in, made where it is missing; no link is followed on the way. *ret_name is path's last part. */
-static int open_parent(int treefd, const char *path, const char **ret_name, struct err *err)
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* The folder that path is in, made where it is missing; no link is followed on the way. */
+static int open_parent(int treefd, const char *path, struct err *err)
 {
     struct str rest = str_of(path);
     os_autoclose int dir = fcntl(treefd, F_DUPFD_CLOEXEC, 0);
     for (unsigned depth = 0; dir >= 0; depth++) {
         struct str part = str_split(&rest, '/');
-        if (!rest.ptr) {
-            *ret_name = part.ptr;
+        if (!rest.ptr)
             return os_take_fd(&dir);
-        }
         if (depth == OS_WALK_DEPTH)
             return refuse(err, path, "is too deep");
         char name[NAME_MAX + 1];
@@ -131,10 +135,10 @@ static int too_much(const struct unpack *u, struct err *err)
     return err_set(err, -E2BIG, "the archive holds more than %s, which is %s", units_show_bytes(u->bytes_max, most), u->bytes_max == STORE_ARCHIVE_BYTES_MAX ? "more than any engine" : "far too much for its own size");
 }
 
-static int write_content(struct unpack *u, int fd, const char *path, char *block, struct err *err)
+static int write_content(struct unpack *u, int fd, const char *path, struct err *err)
 {
     for (;;) {
-        ssize_t n = lib.read_data(u->a, block, BLOCK);
+        ssize_t n = lib.read_data(u->a, u->block, BLOCK);
         if (n < 0)
             return err_set(err, -EBADMSG, "the archive is damaged at '%s': %s", path, lib.error_string(u->a));
         if (n == 0)
@@ -143,32 +147,30 @@ static int write_content(struct unpack *u, int fd, const char *path, char *block
             return err_set(err, -EINTR, "interrupted");
         if (!size_add(u->bytes, (uint64_t)n, &u->bytes) || u->bytes > u->bytes_max)
             return too_much(u, err);
-        int r = os_write_all(fd, block, (size_t)n, err);
+        int r = os_write_all(fd, u->block, (size_t)n, err);
         if (r < 0)
             return r;
     }
 }
 
-static int unpack_file(struct unpack *u, struct archive_entry *e, const char *path, char *block, struct err *err)
+static int unpack_file(struct unpack *u, struct archive_entry *e, const char *path, struct err *err)
 {
-    const char *name = NULL;
     mode_t mode = lib.entry_perm(e);
     if (mode & (S_ISUID | S_ISGID))
         return refuse(err, path, "has a set-id bit");
-    os_autoclose int dir = open_parent(u->treefd, path, &name, err);
+    os_autoclose int dir = open_parent(u->treefd, path, err);
     if (dir < 0)
         return dir;
-    os_autoclose int fd = openat(dir, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0111 ? 0755 : 0644);
+    os_autoclose int fd = openat(dir, last_part(path), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode & 0111 ? 0755 : 0644);
     if (fd < 0)
         return errno == EEXIST ? refuse(err, path, "is there twice") : err_sys(err, -errno, "cannot make '%s'", path);
-    return write_content(u, fd, path, block, err);
+    return write_content(u, fd, path, err);
 }
 
 /* A second name of a file that came before: what it names is opened without following a link, too. */
 static int unpack_hardlink(struct unpack *u, const char *target, const char *path, struct err *err)
 {
     char to[STORE_PATH_MAX], old[64];
-    const char *name = NULL;
     if (archive_name(str_of(target), to) != 1)
         return refuse(err, path, "is a link out of it");
     struct open_how how = {.flags = O_PATH | O_NOFOLLOW | O_CLOEXEC, .resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS};
@@ -176,11 +178,11 @@ static int unpack_hardlink(struct unpack *u, const char *target, const char *pat
     struct stat st;
     if (fd < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
         return refuse(err, path, "is a link to no file before it");
-    os_autoclose int dir = open_parent(u->treefd, path, &name, err);
+    os_autoclose int dir = open_parent(u->treefd, path, err);
     if (dir < 0)
         return dir;
     snprintf(old, sizeof old, "/proc/self/fd/%d", fd);
-    if (linkat(AT_FDCWD, old, dir, name, AT_SYMLINK_FOLLOW) < 0)
+    if (linkat(AT_FDCWD, old, dir, last_part(path), AT_SYMLINK_FOLLOW) < 0)
         return errno == EEXIST ? refuse(err, path, "is there twice") : err_sys(err, -errno, "cannot make '%s'", path);
     return 0;
 }
@@ -197,10 +199,10 @@ static int keep_link(struct unpack *u, const char *path, const char *text, struc
     return p[u->n_links].path && p[u->n_links++].text ? 0 : err_nomem(err);
 }
 
-static int unpack_entry(struct unpack *u, struct archive_entry *e, char *block, struct err *err)
+static int unpack_entry(struct unpack *u, struct archive_entry *e, struct err *err)
 {
     char path[STORE_PATH_MAX];
-    const char *raw = lib.entry_pathname(e), *name = NULL, *hard = lib.entry_hardlink(e);
+    const char *raw = lib.entry_pathname(e), *hard = lib.entry_hardlink(e);
     int r = raw ? archive_name(str_of(raw), path) : -EINVAL;
     if (r < 0)
         return refuse(err, raw ? raw : "?", "has a name that would leave the folder, or that cannot be used");
@@ -210,14 +212,14 @@ static int unpack_entry(struct unpack *u, struct archive_entry *e, char *block, 
         return unpack_hardlink(u, hard, path, err);
     switch (lib.entry_filetype(e)) {
     case AE_IFREG:
-        return unpack_file(u, e, path, block, err);
+        return unpack_file(u, e, path, err);
     case AE_IFLNK:
         return keep_link(u, path, lib.entry_symlink(e), err);
     case AE_IFDIR: {
-        os_autoclose int dir = open_parent(u->treefd, path, &name, err);
+        os_autoclose int dir = open_parent(u->treefd, path, err);
         if (dir < 0)
             return dir;
-        return mkdirat(dir, name, 0755) < 0 && errno != EEXIST ? err_sys(err, -errno, "cannot make folder '%s'", path) : 0;
+        return mkdirat(dir, last_part(path), 0755) < 0 && errno != EEXIST ? err_sys(err, -errno, "cannot make folder '%s'", path) : 0;
     }
     default:
         return refuse(err, path, "is neither a file, a folder nor a link");
@@ -228,11 +230,10 @@ static int unpack_links(struct unpack *u, struct err *err)
 {
     int r = 0;
     for (size_t i = 0; r == 0 && i < u->n_links; i++) {
-        const char *name = NULL;
-        os_autoclose int dir = open_parent(u->treefd, u->links[i].path, &name, err);
+        os_autoclose int dir = open_parent(u->treefd, u->links[i].path, err);
         if (dir < 0)
             return dir;
-        if (symlinkat(u->links[i].text, dir, name) < 0)
+        if (symlinkat(u->links[i].text, dir, last_part(u->links[i].path)) < 0)
             r = errno == EEXIST ? refuse(err, u->links[i].path, "is there twice") : err_sys(err, -errno, "cannot make link '%s'", u->links[i].path);
     }
     return r;
@@ -240,9 +241,6 @@ static int unpack_links(struct unpack *u, struct err *err)
 
 static int unpack_all(struct unpack *u, int fd, struct err *err)
 {
-    base_autofree char *block = malloc(BLOCK);
-    if (!block)
-        return err_nomem(err);
     (void)lib.read_support_filter_gzip(u->a);
     (void)lib.read_support_filter_bzip2(u->a);
     (void)lib.read_support_filter_xz(u->a);
@@ -260,7 +258,7 @@ static int unpack_all(struct unpack *u, int fd, struct err *err)
             return err_set(err, -EBADMSG, "the archive is damaged: %s", lib.error_string(u->a));
         if (++u->n_entries > MANIFEST_ENTRIES_MAX)
             return err_set(err, -E2BIG, "the archive holds more than %d files", MANIFEST_ENTRIES_MAX);
-        r = unpack_entry(u, e, block, err);
+        r = unpack_entry(u, e, err);
         if (r < 0)
             return r;
     }
@@ -283,10 +281,11 @@ int archive_unpack(int fd, int treefd, struct err *err)
         return r;
     if (fstat(fd, &st) < 0)
         return err_sys(err, -errno, "cannot look at the archive");
-    struct unpack u = {.treefd = treefd, .bytes_max = most_of((uint64_t)st.st_size), .arena = arena_new(MANIFEST_MEMORY_MAX), .a = lib.read_new()};
-    r = u.arena && u.a ? unpack_all(&u, fd, err) : err_nomem(err);
+    struct unpack u = {.treefd = treefd, .bytes_max = most_of((uint64_t)st.st_size), .arena = arena_new(MANIFEST_MEMORY_MAX), .block = malloc(BLOCK), .a = lib.read_new()};
+    r = u.arena && u.block && u.a ? unpack_all(&u, fd, err) : err_nomem(err);
     if (u.a)
         (void)lib.read_free(u.a);
+    free(u.block);
     (void)arena_free(u.arena);
     return r;
 }

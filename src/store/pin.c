@@ -45,7 +45,7 @@ static uint32_t count_fragments(const struct fleet_lock_model *locked, const cha
 static int pin_fragments(const struct fleet_lock_model *locked, const char *file, uint32_t count, struct arena *a, struct store_pin *ret, struct err *err)
 {
     struct store_pin p = {.n_parts = count, .want = {.path = file}};
-    const struct fleet_lock_file **parts = arena_alloc(a, count, sizeof *parts);
+    const struct fleet_lock_file **parts = arena_alloc(a, count, sizeof(const struct fleet_lock_file *));
     char *sum = arena_alloc(a, OS_SHA256_HEX, 1);
     uint8_t digest[OS_SHA256_BYTES];
     struct os_sha256 h;

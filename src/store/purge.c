@@ -314,7 +314,10 @@ static int look_in(struct looking *l, const char *folder, int (*visit)(void *ctx
     int r = store_path(l->used->s, root, err, "%s", folder);
     os_autoclose int fd = r < 0 ? r : os_open_dir(root, err);
     l->root = root;
-    return fd < 0 ? fd : os_walk(fd, visit, l, err);
+    if (fd >= 0)
+        r = os_walk(fd, visit, l, err);
+    l->root = NULL;
+    return fd < 0 ? fd : r;
 }
 
 /* Removes a file and the folders that are empty then. */

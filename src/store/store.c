@@ -250,7 +250,7 @@ static int kept_text(struct store *s, const char *id, struct buf *spare, struct 
 static int read_manifest(struct store *s, const char *id, struct manifest **ret, struct err *err)
 {
     base_autobuf struct buf spare = BUF_INIT(64u << 20);
-    struct str text;
+    struct str text = {0};
     int r = kept_text(s, id, &spare, &text, err);
     if (r < 0)
         return r;
