@@ -576,5 +576,20 @@ static int rig_close(void **state)
     return 0;
 }
 
+static inline struct proxy_stats rig_stats(void)
+{
+    struct proxy_stats s;
+    proxy_stats(rig.proxy, &s);
+    return s;
+}
+
+/* Whether the router's metrics have that line. */
+static inline bool rig_metric(const char *line)
+{
+    base_autobuf struct buf b = BUF_INIT(1 << 20);
+    assert_int_equal(proxy_metrics(rig.proxy, &b), 0);
+    return has_line(&b, line);
+}
+
 #define RIG_TEST(f) cmocka_unit_test_setup_teardown(f, rig_open, rig_close)
 #define RIG_LANES_TEST(f) cmocka_unit_test_setup_teardown(f, rig_open_lanes, rig_close)

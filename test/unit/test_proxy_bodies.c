@@ -3,12 +3,8 @@
  * Bodies of requests: what is refused before it is read, what goes to a file and comes out of it, what is left when it goes wrong, and how much memory all of it takes.
  */
 #define RIG_LIMIT_MS 120000 /* much goes to a disk that may have other work */
-#include "proxy_rig.h"
+#include "proxy_spill.h"
 
-#include <dirent.h>
-#include <fcntl.h>
-#include <os/os.h>
-#include <proxy/proxy_int.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -17,30 +13,7 @@
 #define CHAT "/v1/chat/completions"
 #define MIB ((size_t)1 << 20)
 
-static char top[] = "/tmp/berth-bodies-XXXXXX", folder[64];
-
-static int open_all(void **state)
-{
-    rig_open(state);
-    memcpy(top + sizeof top - 7, "XXXXXX", 6);
-    assert_non_null(mkdtemp(top));
-    snprintf(folder, sizeof folder, "%s/" PROXY_BODIES, top);
-    assert_int_equal(mkdir(folder, 0700), 0);
-    proxy_spill_to(rig.proxy, os_open_dir(folder, NULL));
-    return 0;
-}
-
-static int close_all(void **state)
-{
-    const int removed = rmdir(folder) | rmdir(top); /* first, since a test that failed leaves what the rest complains of */
-    assert_int_equal(rig.proxy->bodies, 0);
-    assert_int_equal(rig.proxy->spilled, 0);
-    rig_close(state);
-    assert_int_equal(removed, 0); /* nothing was left in it */
-    return 0;
-}
-
-#define BODIES_TEST(f) cmocka_unit_test_setup_teardown(f, open_all, close_all)
+#define BODIES_TEST(f) cmocka_unit_test_setup_teardown(f, spill_open, spill_close)
 
 static struct fleet_bodies *limits(void)
 {
@@ -55,28 +28,6 @@ static uint64_t count(enum proxy_metric m)
 static uint64_t refused(const char *reason)
 {
     return metrics_count(PROXY_M(rig.proxy, PROXY_M_BODIES_REFUSED, reason));
-}
-
-/* Descriptors and mappings of files in our folder that this process has, named or not. */
-static unsigned files_held(void)
-{
-    unsigned n = 0;
-    base_autobuf struct buf maps = BUF_INIT(16 << 20);
-    DIR *d = opendir("/proc/self/fd");
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d));) {
-        char link[300] = "";
-        ssize_t len = readlinkat(dirfd(d), e->d_name, link, sizeof link - 1);
-        n += len > 0 && strncmp(link, folder, strlen(folder)) == 0 && link[strlen(folder)] == '/';
-    }
-    closedir(d);
-    os_autoclose int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
-    assert_int_equal(os_read_all(fd, &maps, NULL), 0);
-    for (struct str rest = buf_str(&maps), line; rest.ptr;) {
-        line = str_split(&rest, '\n');
-        n += str_find(line, str_of(folder)) >= 0;
-    }
-    return n;
 }
 
 /* `front`, a string member of n bytes, `back`. */
@@ -120,7 +71,7 @@ static void test_model_anywhere(void **state)
         client_release(&c);
         assert_int_equal(count(PROXY_M_SPILLED), i + 1);
     }
-    WAIT_POLL(files_held() == 0);
+    WAIT_POLL(spill_files() == 0);
     assert_true(count(PROXY_M_SPILLED_BYTES) > 25 * MIB);
 }
 
@@ -197,7 +148,7 @@ static void test_sent_again(void **state)
     assert_memory_equal(rig.replicas[0].body.ptr, sent.ptr, sent.len);
     client_release(&c);
     bare_close(&dead);
-    WAIT_POLL(files_held() == 0);
+    WAIT_POLL(spill_files() == 0);
 }
 
 /* ---- looked at beside the loop --------------------------------------------------------------------------------- */
@@ -366,7 +317,7 @@ static void test_ends_while_looked_at(void **state)
         WAIT_POLL(rig.proxy->stats.active == 0);
         assert_int_equal(rig.proxy->spilled, 0);
     }
-    WAIT_POLL(files_held() == 0);
+    WAIT_POLL(spill_files() == 0);
 }
 
 /* ---- limits ------------------------------------------------------------------------------------------------------ */
@@ -440,7 +391,7 @@ static void test_disk_full(void **state)
     assert_true(contains(&c.body, "the router's disk has no room for the request body"));
     assert_int_equal(rig.replicas[0].requests, 0);
     assert_int_equal(refused("disk full"), 1);
-    WAIT_POLL(files_held() == 0);
+    WAIT_POLL(spill_files() == 0);
     client_release(&c);
 }
 
@@ -454,16 +405,16 @@ static void test_no_folder(void **state)
     for (int i = 0; i < 2; i++) {
         struct client c;
         struct stat st;
-        assert_int_equal(rmdir(folder), 0);
+        assert_int_equal(rmdir(spill_folder), 0);
         client_start(&c, "POST", CHAT, buf_str(&body));
         WAIT(c.done);
         assert_int_equal(c.status, 200);
         assert_int_equal(count(PROXY_M_SPILLED), i + 1);
-        assert_int_equal(lstat(folder, &st), 0);
+        assert_int_equal(lstat(spill_folder, &st), 0);
         assert_int_equal(st.st_mode, S_IFDIR | 0700);
         client_release(&c);
     }
-    assert_int_equal(rmdir(folder) | rmdir(top), 0);
+    assert_int_equal(rmdir(spill_folder) | rmdir(spill_top), 0);
     struct client c;
     client_start(&c, "POST", CHAT, buf_str(&body));
     WAIT(c.done);
@@ -471,7 +422,7 @@ static void test_no_folder(void **state)
     assert_true(contains(&c.body, "the router cannot keep the request body: "));
     assert_int_equal(refused("error"), 1);
     client_release(&c);
-    assert_int_equal(mkdir(top, 0700) | mkdir(folder, 0700), 0);
+    assert_int_equal(mkdir(spill_top, 0700) | mkdir(spill_folder, 0700), 0);
 }
 
 /* Its client leaves in the middle of it: the file is gone with it. */
@@ -485,11 +436,11 @@ static void test_client_leaves(void **state)
         struct client c;
         raw_start(&c, bytes.ptr);
         WAIT_POLL(rig.proxy->spilled == 3 * MIB + 6);
-        assert_int_equal(files_held(), 1);
+        assert_int_equal(spill_files(), 1);
         c.raw = net_stream_close(c.raw, reset);
         WAIT_POLL(rig.proxy->stats.active == 0);
         assert_int_equal(rig.proxy->spilled, 0);
-        WAIT_POLL(files_held() == 0);
+        WAIT_POLL(spill_files() == 0);
         client_release(&c);
     }
     assert_int_equal(rig.replicas[0].requests, 0);
@@ -692,7 +643,7 @@ static void test_crowd(void **state)
         client_release(&crowd[i].c);
     backend = httpio_server_free(backend);
     WAIT_POLL(rig.proxy->stats.active == 0);
-    WAIT_POLL(files_held() == 0);
+    WAIT_POLL(spill_files() == 0);
 }
 
 int main(void)

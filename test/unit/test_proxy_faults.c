@@ -11,20 +11,6 @@
 #define CHAT "/v1/chat/completions"
 #define BODY "{\"model\":\"m\"}"
 
-static struct proxy_stats stats(void)
-{
-    struct proxy_stats s;
-    proxy_stats(rig.proxy, &s);
-    return s;
-}
-
-static bool metric(const char *line)
-{
-    base_autobuf struct buf b = BUF_INIT(1 << 20);
-    assert_int_equal(proxy_metrics(rig.proxy, &b), 0);
-    return has_line(&b, line);
-}
-
 /* ---- before any byte of a response: another replica gets the request ------------------------------------------ */
 
 static void test_refused(void **state)
@@ -42,9 +28,9 @@ static void test_refused(void **state)
     assert_true(has_line(&c.fields, "X-Berth-Replica: r1"));
     assert_true(has_line(&c.fields, "X-Berth-Attempts: 2"));
     client_release(&c);
-    assert_int_equal(stats().retries, 1);
-    assert_int_equal(stats().errors, 0);
-    assert_true(metric("berth_router_retries_total{replica=\"r0\",reason=\"connect\"} 1"));
+    assert_int_equal(rig_stats().retries, 1);
+    assert_int_equal(rig_stats().errors, 0);
+    assert_true(rig_metric("berth_router_retries_total{replica=\"r0\",reason=\"connect\"} 1"));
     /* it just failed: for a while it is not asked again while another is there */
     for (int i = 0; i < 3; i++) {
         ask(&c, "POST", CHAT, BODY);
@@ -83,10 +69,10 @@ static void test_no_descriptor(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
     assert_true(contains(&c.body, "Too many open files"));
     client_release(&c);
-    assert_int_equal(stats().retries, 0);
-    assert_true(metric("berth_router_replica_suspect{replica=\"r0\"} 0"));
-    assert_true(metric("berth_router_replica_suspect{replica=\"r1\"} 0"));
-    assert_true(metric("berth_router_replica_busy{replica=\"r0\"} 0"));
+    assert_int_equal(rig_stats().retries, 0);
+    assert_true(rig_metric("berth_router_replica_suspect{replica=\"r0\"} 0"));
+    assert_true(rig_metric("berth_router_replica_suspect{replica=\"r1\"} 0"));
+    assert_true(rig_metric("berth_router_replica_busy{replica=\"r0\"} 0"));
     ask(&c, "POST", CHAT, BODY);
     assert_int_equal(c.status, 200);
     assert_true(has_line(&c.fields, "X-Berth-Attempts: 1"));
@@ -108,14 +94,14 @@ static void test_reset_before_bytes(void **state)
         assert_true(has_line(&c.fields, "X-Berth-Attempts: 2"));
         assert_true(dead.requests == 1);
         client_release(&c);
-        assert_int_equal(stats().retries, (unsigned)reset + 1);
+        assert_int_equal(rig_stats().retries, (unsigned)reset + 1);
         bare_close(&dead);
         replica_close(&rig.replicas[0]);
         rig.replicas[0].server = NULL;
         uint16_t none = 0;
         rig_config(&none, 0, 0, 1); /* forgets turns */
     }
-    assert_true(metric("berth_router_retries_total{replica=\"r0\",reason=\"reset\"} 2"));
+    assert_true(rig_metric("berth_router_retries_total{replica=\"r0\",reason=\"reset\"} 2"));
 }
 
 /* A large body, which goes in slices, is kept until somebody has answered. */
@@ -188,7 +174,7 @@ static void test_stale_connection(void **state)
         assert_true(fd >= 0);
         assert_int_equal(httpio_server_add(rig.replicas[0].server, fd, NULL), 0);
     }
-    assert_int_equal(stats().errors, 0);
+    assert_int_equal(rig_stats().errors, 0);
 }
 
 static void test_all_refused(void **state)
@@ -206,8 +192,8 @@ static void test_all_refused(void **state)
         assert_true(contains(&c.body, "no replica of 'm' could be reached; the last, 'r"));
         assert_true(contains(&c.body, "\"type\":\"upstream_error\",\"code\":502"));
         client_release(&c);
-        assert_int_equal(stats().retries, 2 * (i + 1));
-        assert_int_equal(stats().errors, i + 1);
+        assert_int_equal(rig_stats().retries, 2 * (i + 1));
+        assert_int_equal(rig_stats().errors, i + 1);
     }
     for (int i = 0; i < 3; i++)
         close(fds[i]);
@@ -224,9 +210,9 @@ static void test_none_ready(void **state)
     assert_true(has_line(&c.fields, "Retry-After: 2"));
     assert_string_equal(c.body.ptr, "{\"error\":{\"message\":\"no replica of 'm' is ready\",\"type\":\"unavailable_error\",\"code\":503}}");
     client_release(&c);
-    assert_int_equal(stats().errors, 1);
-    assert_true(metric("berth_router_requests_total{endpoint=\"m\",replica=\"\",code=\"503\"} 1"));
-    assert_true(metric("berth_router_replica_ready{replica=\"r0\"} 0"));
+    assert_int_equal(rig_stats().errors, 1);
+    assert_true(rig_metric("berth_router_requests_total{endpoint=\"m\",replica=\"\",code=\"503\"} 1"));
+    assert_true(rig_metric("berth_router_replica_ready{replica=\"r0\"} 0"));
 }
 
 /* A replica whose host has no address is passed over like one that is not ready. */
@@ -269,8 +255,8 @@ static void broken_off(const char *target, const char *reply, bool reset, unsign
         assert_int_equal(c.failure, HTTPIO_CUT);
     client_release(&c);
     assert_int_equal(rig.replicas[0].requests, moved);
-    assert_int_equal(stats().retries, moved);
-    assert_int_equal(stats().errors, !moved);
+    assert_int_equal(rig_stats().retries, moved);
+    assert_int_equal(rig_stats().errors, !moved);
     bare_close(&dead);
 }
 
@@ -282,8 +268,8 @@ static void test_ended_after_head(void **state)
 {
     (void)state;
     broken_off(CHAT, OK_HEAD "Content-Length: 10\r\n\r\n", false, 200, "served-1", true);
-    assert_true(metric("berth_router_retries_total{replica=\"r0\",reason=\"cut\"} 1"));
-    assert_true(metric("berth_router_requests_total{endpoint=\"m\",replica=\"r1\",code=\"200\"} 1"));
+    assert_true(rig_metric("berth_router_retries_total{replica=\"r0\",reason=\"cut\"} 1"));
+    assert_true(rig_metric("berth_router_requests_total{endpoint=\"m\",replica=\"r1\",code=\"200\"} 1"));
 }
 
 static void test_ended_in_body(void **state)
@@ -302,7 +288,7 @@ static void test_stream_ended_without_content(void **state)
 {
     (void)state;
     broken_off(CHAT, EVENTS "3\r\n:\n\n\r\n0\r\n\r\n", false, 200, "served-1", true);
-    assert_true(metric("berth_router_retries_total{replica=\"r0\",reason=\"empty\"} 1"));
+    assert_true(rig_metric("berth_router_retries_total{replica=\"r0\",reason=\"empty\"} 1"));
 }
 
 static void test_stream_that_says_an_error(void **state)
@@ -328,7 +314,7 @@ static void test_stream_ended_without_its_end(void **state)
 {
     (void)state;
     broken_off(CHAT, EVENTS "9\r\ndata: 1\n\n\r\n", false, 200, "data: 1", false);
-    assert_true(metric("berth_router_cut_total{replica=\"r0\"} 1"));
+    assert_true(rig_metric("berth_router_cut_total{replica=\"r0\"} 1"));
 }
 
 /* What is no generation may have been carried out: it passes at once, and is not repeated once an answer has begun. */
@@ -375,13 +361,13 @@ static void test_slow_answer(void **state)
     client_start(&c, "POST", CHAT, STR(BODY));
     WAIT(rig.replicas[0].x);
     rig_run(100);
-    assert_int_equal(stats().active, 1);
+    assert_int_equal(rig_stats().active, 1);
     assert_false(c.done);
-    assert_true(metric("berth_router_active 1"));
+    assert_true(rig_metric("berth_router_active 1"));
     replica_answer(&rig.replicas[0], "at last");
     WAIT(c.done);
     assert_string_equal(c.body.ptr, "at last");
-    assert_int_equal(stats().active, 0);
+    assert_int_equal(rig_stats().active, 0);
     client_release(&c);
 }
 
@@ -398,11 +384,11 @@ static void test_client_leaves_waiting(void **state)
     uint64_t us = rig_us() - since;
     print_message("the replica knows after %llu us\n", (unsigned long long)us);
     assert_true(us < 20000);
-    assert_int_equal(stats().active, 0);
-    assert_int_equal(stats().errors, 0);
+    assert_int_equal(rig_stats().active, 0);
+    assert_int_equal(rig_stats().errors, 0);
     assert_int_equal(rig.replicas[1].requests, 0); /* nobody else works for a client that is gone */
-    assert_true(metric("berth_router_cancelled_total{phase=\"prefill\"} 1"));
-    assert_true(metric("berth_router_requests_total{endpoint=\"m\",replica=\"r0\",code=\"499\"} 1"));
+    assert_true(rig_metric("berth_router_cancelled_total{phase=\"prefill\"} 1"));
+    assert_true(rig_metric("berth_router_requests_total{endpoint=\"m\",replica=\"r0\",code=\"499\"} 1"));
     client_release(&c);
 }
 
@@ -419,8 +405,8 @@ static void test_client_leaves_stream(void **state)
     c.call = httpio_call_cancel(c.call);
     WAIT(rig.replicas[0].left == 1);
     assert_true(rig_us() - since < 20000);
-    assert_int_equal(stats().active, 0);
-    assert_int_equal(stats().errors, 0);
+    assert_int_equal(rig_stats().active, 0);
+    assert_int_equal(rig_stats().errors, 0);
     client_release(&c);
 }
 
@@ -430,9 +416,9 @@ static void test_client_leaves_in_request(void **state)
     rig_replicas(1, ECHO);
     struct client c;
     raw_start(&c, "POST " CHAT " HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{\"model\":");
-    WAIT_POLL(stats().active == 1);
+    WAIT_POLL(rig_stats().active == 1);
     c.raw = net_stream_close(c.raw, true);
-    WAIT_POLL(stats().active == 0);
+    WAIT_POLL(rig_stats().active == 0);
     assert_int_equal(rig.replicas[0].requests, 0);
     client_release(&c);
 }
@@ -452,7 +438,7 @@ static void test_replica_leaves_while_client_stalls(void **state)
     httpio_call_read(c.call, true);
     WAIT(c.done);
     assert_true(c.failed);
-    assert_int_equal(stats().active, 0);
+    assert_int_equal(rig_stats().active, 0);
     client_release(&c);
 }
 
@@ -568,9 +554,9 @@ static void test_death_under_load(void **state)
     for (int i = 0; i < CLIENTS; i++)
         done += c[i].done;
     assert_true(done <= CLIENTS / 2);
-    WAIT_POLL(stats().active == CLIENTS / 2);
-    assert_int_equal(stats().retries, CLIENTS / 2);
-    assert_int_equal(stats().errors, 0);
+    WAIT_POLL(rig_stats().active == CLIENTS / 2);
+    assert_int_equal(rig_stats().retries, CLIENTS / 2);
+    assert_int_equal(rig_stats().errors, 0);
     for (int i = 0; i < CLIENTS; i++) {
         assert_true(!c[i].done || c[i].status == 200);
         client_release(&c[i]);

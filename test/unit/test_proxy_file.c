@@ -33,16 +33,11 @@ static ssize_t disk_pwrite(int fd, const void *data, size_t len, off_t at)
 #include "../../src/proxy/file.c"
 #undef pwrite
 
-#include <os/os.h>
-#include "proxy_rig.h"
-
-#include <dirent.h>
+#include "proxy_spill.h"
 
 #define CHAT "/v1/chat/completions"
 #define MIB ((size_t)1 << 20)
 #define THREADS 2
-
-static char folder[] = "/tmp/berth-file-XXXXXX";
 
 static void disk_set(bool held, int error)
 {
@@ -63,39 +58,13 @@ static unsigned began(void)
     return n;
 }
 
-static int open_all(void **state)
-{
-    rig_open(state);
-    memcpy(folder + sizeof folder - 7, "XXXXXX", 6);
-    assert_non_null(mkdtemp(folder));
-    proxy_spill_to(rig.proxy, os_open_dir(folder, NULL));
-    return 0;
-}
-
 static int close_all(void **state)
 {
-    const int removed = rmdir(folder); /* first, since a test that failed leaves a rig that cannot be closed; its files have no names */
     disk_set(false, 0);
-    rig_close(state);
-    return removed;
+    return spill_close(state);
 }
 
-#define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, open_all, close_all)
-
-/* Descriptors of files in our folder that this process has. */
-static unsigned files_open(void)
-{
-    unsigned n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    assert_non_null(d);
-    for (struct dirent *e; (e = readdir(d));) {
-        char link[300] = "";
-        ssize_t len = readlinkat(dirfd(d), e->d_name, link, sizeof link - 1);
-        n += len > 0 && strncmp(link, folder, strlen(folder)) == 0 && link[strlen(folder)] == '/';
-    }
-    closedir(d);
-    return n;
-}
+#define FILE_TEST(f) cmocka_unit_test_setup_teardown(f, spill_open, close_all)
 
 /* A request with a body of n bytes, which tells where each byte belongs. */
 static void make_request(struct buf *out, size_t n, const char *framing)
@@ -138,7 +107,7 @@ static void test_others_go_on(void **state)
     assert_int_equal(rig.proxy->bodies, 0);
     assert_int_equal(rig.proxy->spilled, 0);
     client_release(&slow);
-    WAIT_POLL(files_open() == 0);
+    WAIT_POLL(spill_files() == 0);
 }
 
 /* What a thread works on ends first; what none has begun is not done. */
@@ -153,15 +122,15 @@ static void test_clients_leave(void **state)
     for (size_t i = 0; i < BASE_COUNT(c); i++)
         raw_start(&c[i], bytes.ptr);
     WAIT_POLL(began() == THREADS && rig.proxy->stats.active == BASE_COUNT(c) && rig.proxy->spilled > PROXY_FILE_AHEAD * BASE_COUNT(c));
-    assert_int_equal(files_open(), THREADS);
+    assert_int_equal(spill_files(), THREADS);
     for (size_t i = 0; i < BASE_COUNT(c); i++)
         c[i].raw = net_stream_close(c[i].raw, true); /* an end without reset would stand behind what is not read */
     WAIT_POLL(rig.proxy->stats.active == 0);
     assert_int_equal(rig.proxy->bodies, 0);
     assert_int_equal(rig.proxy->spilled, 0);
-    assert_int_equal(files_open(), THREADS);
+    assert_int_equal(spill_files(), THREADS);
     disk_set(false, 0);
-    WAIT_POLL(files_open() == 0);
+    WAIT_POLL(spill_files() == 0);
     assert_int_equal(began(), THREADS);
     for (size_t i = 0; i < BASE_COUNT(c); i++)
         client_release(&c[i]);
@@ -195,7 +164,7 @@ static void test_fails_at_the_end(void **state)
         WAIT_POLL(rig.proxy->stats.active == 0);
     }
     assert_int_equal(rig.replicas[0].requests, 0);
-    WAIT_POLL(files_open() == 0);
+    WAIT_POLL(spill_files() == 0);
 }
 
 /* The operator ends a request whose client is not read. */
@@ -217,7 +186,7 @@ static void test_cancelled(void **state)
     assert_int_equal(rig.proxy->spilled, 0);
     client_release(&c);
     disk_set(false, 0);
-    WAIT_POLL(files_open() == 0);
+    WAIT_POLL(spill_files() == 0);
 }
 
 /* The router ends first. */

@@ -157,13 +157,6 @@ static uint64_t number(json_val v, const char *key)
     return n;
 }
 
-static bool metric(const char *line)
-{
-    base_autobuf struct buf b = BUF_INIT(1 << 20);
-    assert_int_equal(proxy_metrics(rig.proxy, &b), 0);
-    return has_line(&b, line);
-}
-
 static void phases_of_a_request(void **state)
 {
     (void)state;
@@ -205,8 +198,8 @@ static void phases_of_a_request(void **state)
     double share = 0, rate = 0;
     assert_true(json_f64(json_get(json_at(json_get(json_root(told), "replicas"), 0), "cache_share"), &share) && share == 0.75);
     assert_true(json_f64(json_get(v, "tokens_per_s"), &rate) && rate == 50);
-    assert_false(metric("berth_router_replica_prompt_tokens_per_second{"));
-    assert_true(metric("berth_router_inter_token_seconds_count{endpoint=\"m\",replica=\"r0\"} 1"));
+    assert_false(rig_metric("berth_router_replica_prompt_tokens_per_second{"));
+    assert_true(rig_metric("berth_router_inter_token_seconds_count{endpoint=\"m\",replica=\"r0\"} 1"));
     client_release(&c);
     client_release(&waits);
 }
@@ -233,7 +226,7 @@ static void explained(void **state)
     assert_true(json_f64(json_get(v, "prompt_ms"), &ms) && ms == 200);
     assert_true(json_f64(json_get(v, "regret_ms"), &ms) && ms >= 120);
     assert_int_equal(json_count(json_get(v, "failed")), 0);
-    assert_true(metric("berth_router_regret_seconds_count{endpoint=\"m\",replica=\"r0\"} 1"));
+    assert_true(rig_metric("berth_router_regret_seconds_count{endpoint=\"m\",replica=\"r0\"} 1"));
     assert_true(is(tell("GET", "/requests/99", 404), "error", "no request of that number runs, or it ended too long ago"));
     static const char *const wrong[] = {"/requests/", "/requests/x", "/requests/1/", "/requests/1/cancel", "/requests/99999999999999999999", "/request", "/requests/1/2/3"};
     for (size_t i = 0; i < BASE_COUNT(wrong); i++)
@@ -296,7 +289,7 @@ static void cancelled(void **state)
     assert_true(is(v, "outcome", "cancelled"));
     static const char *const lines[] = {"berth_router_cancelled_total{phase=\"queue\"} 1", "berth_router_cancelled_total{phase=\"decode\"} 1", "berth_router_cancelled_total{phase=\"prefill\"} 1"};
     for (size_t i = 0; i < BASE_COUNT(lines); i++)
-        assert_true(metric(lines[i]));
+        assert_true(rig_metric(lines[i]));
     assert_int_equal(rig.proxy->stats.errors, 0);
     assert_int_equal(rig.proxy->stats.active, 0);
     assert_true(rig.proxy->peers[0]->s.suspect_ms == 0);

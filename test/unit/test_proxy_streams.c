@@ -9,20 +9,6 @@
 #define CHAT "/v1/chat/completions"
 #define STREAM_BODY "{\"model\":\"m\",\"stream\":true}"
 
-static struct proxy_stats stats(void)
-{
-    struct proxy_stats s;
-    proxy_stats(rig.proxy, &s);
-    return s;
-}
-
-static bool metric(const char *line)
-{
-    base_autobuf struct buf b = BUF_INIT(1 << 20);
-    assert_int_equal(proxy_metrics(rig.proxy, &b), 0);
-    return has_line(&b, line);
-}
-
 static void quick(uint64_t heartbeat_ms, uint64_t hang_ms)
 {
     rig.proxy->tick_ms = 5;
@@ -41,14 +27,14 @@ static void queue_is_here(void **state)
     for (int i = 0; i < 3; i++)
         client_start(&c[i], "POST", CHAT, STR("{\"model\":\"m\"}"));
     WAIT(rig.replicas[0].x);
-    WAIT_POLL(stats().active == 3);
+    WAIT_POLL(rig_stats().active == 3);
     assert_int_equal(rig.replicas[0].requests, 1);
-    assert_true(metric("berth_router_waiting 2"));
-    assert_true(metric("berth_router_replica_busy{replica=\"r0\"} 1"));
+    assert_true(rig_metric("berth_router_waiting 2"));
+    assert_true(rig_metric("berth_router_replica_busy{replica=\"r0\"} 1"));
     /* one that waits leaves: the replica never hears of it */
     c[1].call = httpio_call_cancel(c[1].call);
-    WAIT_POLL(stats().active == 2);
-    assert_true(metric("berth_router_cancelled_total{phase=\"queue\"} 1"));
+    WAIT_POLL(rig_stats().active == 2);
+    assert_true(rig_metric("berth_router_cancelled_total{phase=\"queue\"} 1"));
     replica_answer(&rig.replicas[0], "one");
     WAIT(c[0].done && rig.replicas[0].x);
     assert_int_equal(rig.replicas[0].requests, 2);
@@ -99,7 +85,7 @@ static void next_turn_goes_home(void **state)
         client_release(&c);
     }
     bool first = strcmp(home, "X-Berth-Replica: r0") == 0;
-    assert_true(metric(first ? "berth_router_decisions_total{endpoint=\"m\",replica=\"r0\",decision=\"affine\"} 3"
+    assert_true(rig_metric(first ? "berth_router_decisions_total{endpoint=\"m\",replica=\"r0\",decision=\"affine\"} 3"
                              : "berth_router_decisions_total{endpoint=\"m\",replica=\"r1\",decision=\"affine\"} 3"));
     /* a slot that the client names stays as it is, and what is no generation has none */
     ask(&c, "POST", CHAT, "{\"id_slot\":1,\"model\":\"m\"}");
@@ -195,7 +181,7 @@ static void dies_before_content(void **state)
         rig_config(&none, 0, 0, i + 10);
         rig.replicas[0].server = rig.replicas[1].server = NULL;
     }
-    assert_int_equal(stats().errors, 0);
+    assert_int_equal(rig_stats().errors, 0);
 }
 
 static void dies_after_content(void **state)
@@ -220,8 +206,8 @@ static void dies_after_content(void **state)
             replica_close(&rig.replicas[0]);
             rig.replicas[0].server = NULL;
         }
-    assert_int_equal(stats().errors, 2 * BASE_COUNT(apis));
-    assert_int_equal(stats().active, 0);
+    assert_int_equal(rig_stats().errors, 2 * BASE_COUNT(apis));
+    assert_int_equal(rig_stats().active, 0);
 }
 
 /* The answer's end says as much as the empty line behind its last event. */
@@ -248,7 +234,7 @@ static void last_event_without_its_empty_line(void **state)
             rig.replicas[0].server = NULL;
         }
     }
-    assert_int_equal(stats().errors, 0);
+    assert_int_equal(rig_stats().errors, 0);
     /* half an event is none: nothing is put behind it, and no client takes it for the end */
     struct client c;
     rig_replicas(1, STREAM);
@@ -260,7 +246,7 @@ static void last_event_without_its_empty_line(void **state)
     assert_true(c.failed);
     assert_string_equal(c.body.ptr, "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\ndata: {\"choi");
     client_release(&c);
-    assert_int_equal(stats().errors, 1);
+    assert_int_equal(rig_stats().errors, 1);
 }
 
 #define CHOICE(content, more) "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"" content "\"}" more "}]}\n\n"
@@ -306,7 +292,7 @@ static void whole_or_not(void **state)
         replica_close(&rig.replicas[0]);
         rig.replicas[0].server = NULL;
     }
-    assert_int_equal(stats().errors, errors);
+    assert_int_equal(rig_stats().errors, errors);
 }
 
 /* Nothing is put behind the last event of a stream: its client has all of it, however the connection ends. */
@@ -330,7 +316,7 @@ static void breaks_off_behind_its_last_event(void **state)
         replica_close(&rig.replicas[0]);
         rig.replicas[0].server = NULL;
     }
-    assert_int_equal(stats().errors, 0);
+    assert_int_equal(rig_stats().errors, 0);
 }
 
 /* An error as the first event sends the request on when the replica is to blame, by a number or by a name. */
@@ -414,8 +400,8 @@ static void encoded_streams(void **state)
     assert_false(c.failed);
     assert_true(has_line(&c.fields, "Content-Encoding: gzip"));
     assert_string_equal(c.body.ptr, bytes);
-    assert_int_equal(stats().errors, 0);
-    assert_int_equal(stats().retries, 0);
+    assert_int_equal(rig_stats().errors, 0);
+    assert_int_equal(rig_stats().retries, 0);
     client_release(&c);
     bare_close(&b);
 }
@@ -501,8 +487,8 @@ static void hanging_replica_is_left(void **state)
     client_start(&c, "POST", CHAT, STR(STREAM_BODY));
     WAIT(rig.replicas[0].requests && rig.replicas[1].requests);
     assert_int_equal(rig.replicas[0].left + rig.replicas[1].left, 1);
-    assert_true(metric("berth_router_retries_total{replica=\"r0\",reason=\"hang\"} 1"));
-    assert_true(metric("berth_router_replica_suspect{replica=\"r0\"} 1"));
+    assert_true(rig_metric("berth_router_retries_total{replica=\"r0\",reason=\"hang\"} 1"));
+    assert_true(rig_metric("berth_router_replica_suspect{replica=\"r0\"} 1"));
     client_release(&c);
 }
 
@@ -521,7 +507,7 @@ static void hangs_after_content(void **state)
     assert_true(c.failed && c.failure == HTTPIO_CUT);
     assert_true(contains(&c.body, "broke off: it says nothing any more"));
     assert_int_equal(rig.replicas[1].requests, 0);
-    assert_int_equal(stats().active, 0);
+    assert_int_equal(rig_stats().active, 0);
     client_release(&c);
 }
 
@@ -554,14 +540,14 @@ static void tokens_are_counted(void **state)
         WAIT(c.done);
         client_release(&c);
     }
-    assert_true(metric("berth_router_tokens_total{endpoint=\"m\",replica=\"r0\",kind=\"prompt\"} 120"));
-    assert_true(metric("berth_router_tokens_total{endpoint=\"m\",replica=\"r0\",kind=\"cached\"} 80"));
-    assert_true(metric("berth_router_tokens_total{endpoint=\"m\",replica=\"r0\",kind=\"generated\"} 10"));
-    assert_true(metric("berth_router_replica_prompt_tokens_per_second{replica=\"r0\"} 800")); /* 500 is the guess, 2000 was seen once */
+    assert_true(rig_metric("berth_router_tokens_total{endpoint=\"m\",replica=\"r0\",kind=\"prompt\"} 120"));
+    assert_true(rig_metric("berth_router_tokens_total{endpoint=\"m\",replica=\"r0\",kind=\"cached\"} 80"));
+    assert_true(rig_metric("berth_router_tokens_total{endpoint=\"m\",replica=\"r0\",kind=\"generated\"} 10"));
+    assert_true(rig_metric("berth_router_replica_prompt_tokens_per_second{replica=\"r0\"} 800")); /* 500 is the guess, 2000 was seen once */
     struct client c;
     ask(&c, "GET", "/v1/x?model=\"q", NULL);
     client_release(&c);
-    WAIT_POLL(lines.len && stats().active == 0);
+    WAIT_POLL(lines.len && rig_stats().active == 0);
     proxy_log_flush(rig.proxy->lanes);
     struct str rest = buf_str(&lines);
     unsigned n = 0;

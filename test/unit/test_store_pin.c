@@ -10,9 +10,8 @@
 #include <cmocka.h>
 
 #include <errno.h>
-#include <fcntl.h>
-#include <store/store_int.h>
-#include <unistd.h>
+
+#include "store_aid.h"
 
 #define MEMORY_MAX 65536
 #define SHA_OF_HELLO "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03" /* "hello\n" */
@@ -85,23 +84,20 @@ static void in_order(void **state)
 
 static void proven_by_parts(void **state)
 {
-    char top[] = "/tmp/berth-pin-XXXXXX", path[64];
+    char top[64], state_dir[96], path[96];
     struct fleet_lock_file files[] = {{.path = "m.part1of2", .bytes = 6, .sha256 = SHA_OF_HELLO}, {.path = "m.part2of2", .bytes = 6, .git_sha1 = GIT_OF_HELLO}};
     const struct fleet_lock_model m = {.files = files, .n_files = 2};
     const struct store_verify_options o = {.threads = 1};
     struct arena *a = arena_new(MEMORY_MAX);
+    struct os_dirs dirs;
     struct store *s;
     struct store_pin p;
     struct err err;
     (void)state;
-    assert_non_null(mkdtemp(top));
+    store_aid_open(top, state_dir, &dirs, &s);
     (void)snprintf(path, sizeof path, "%s/m", top);
-    const struct os_dirs dirs = {.state = top, .run = top, .config = top};
-    assert_int_equal(store_open(&dirs, &s, &err), 0);
     for (unsigned wrong = 0; wrong < 2; wrong++) {
-        int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-        assert_int_equal(write(fd, wrong ? "hello\nhellO\n" : "hello\nhello\n", 12), 12);
-        close(fd);
+        store_aid_put(top, "m", wrong ? "hello\nhellO\n" : "hello\nhello\n", 0644);
         assert_int_equal(store_pin_of(&m, "m", a, &p, &err), 1);
         struct store_check c = {.path = path, .want = p.want, .parts = p.parts, .n_parts = p.n_parts};
         assert_int_equal(store_verify(s, &c, 1, &o, &err), 0);
@@ -113,10 +109,8 @@ static void proven_by_parts(void **state)
     files[0].sha256 = "0000000000000000000000000000000000000000000000000000000000000000";
     assert_int_equal(store_pin_of(&m, "m", a, &p, &err), 1);
     assert_false(store_payload_proven(s, path, &p.want));
-    store_free(s);
     arena_free(a);
-    os_autoclose int tmp = os_open_dir("/tmp", &err);
-    assert_int_equal(os_remove_tree(tmp, top + sizeof "/tmp/" - 1, &err), 0);
+    store_aid_close(top, s);
 }
 
 int main(void)
