@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #define FILE_MAX_BYTES ((size_t)1 << 20)
-#define PROVE_MS (10u * 60 * 1000)
+#define PROVE_MS (UINT64_C(10) * 60 * 1000)
 #define PROVE_OUTPUT_MAX ((size_t)4 << 20)
 
 extern char **environ;

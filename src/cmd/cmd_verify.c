@@ -78,8 +78,8 @@ static int collect(struct verify *v, struct err *err)
 int verify_files(struct verify *v, bool full, struct err *err)
 {
     size_t n = 0;
-    base_autofree size_t *of = calloc(v->n_files + 1, sizeof *of);
-    base_autofree struct store_check *todo = calloc(v->n_files + 1, sizeof *todo);
+    size_t *of = arena_alloc(v->s.arena, v->n_files + 1, sizeof *of);
+    struct store_check *todo = arena_alloc(v->s.arena, v->n_files + 1, sizeof *todo);
     if (!of || !todo)
         return err_nomem(err);
     for (size_t i = 0; i < v->n_files; i++)

@@ -72,10 +72,7 @@ static bool is_away(const struct store *store, const struct fleet_model *m)
 int pull_headers(const struct fleet *f, const struct store *store, const struct fleet_service *only)
 {
     struct pull_session s;
-    base_autofree bool *away = calloc(f->n_services + 1, sizeof *away);
-    bool any = false;
-    if (!away)
-        return cmd_nomem();
+    bool away[FLEET_SERVICES_MAX], any = false;
     for (size_t i = 0; i < f->n_services; i++) {
         away[i] = (!only || only == &f->services[i]) && is_away(store, f->services[i].model);
         any |= away[i];
