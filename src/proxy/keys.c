@@ -47,16 +47,8 @@ static int bad(const struct place *at, const char *fmt, ...)
 
 static bool read_hash(struct str s, unsigned char ret[PROXY_KEY_HASH])
 {
-    if (!str_starts(s, STR("sha256:")) || s.len != 7 + 2 * PROXY_KEY_HASH)
-        return false;
-    for (size_t i = 0; i < 2 * PROXY_KEY_HASH; i++) {
-        char c = s.ptr[7 + i];
-        int v = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (v < 0)
-            return false;
-        ret[i / 2] = (unsigned char)(i % 2 ? ret[i / 2] | v : v << 4);
-    }
-    return true;
+    static const struct str kind = {"sha256:", 7};
+    return str_starts(s, kind) && os_unhex((struct str){s.ptr + kind.len, s.len - kind.len}, ret, PROXY_KEY_HASH);
 }
 
 static bool is_model_name(struct str s)

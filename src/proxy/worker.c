@@ -232,7 +232,6 @@ static void on_failed(void *ctx, const char *service, uint64_t generation, const
 /* The index of conversations, when it is not what the owner has. */
 static void say_index(void *ctx)
 {
-    static const char digits[] = "0123456789abcdef";
     struct worker *w = ctx;
     base_autobuf struct buf index = BUF_INIT(PROXY_INDEX_MAX), hex = BUF_INIT((size_t)2 * PROXY_INDEX_MAX + 1);
     uint64_t changes = proxy_index_changes(w->proxy);
@@ -242,10 +241,7 @@ static void say_index(void *ctx)
     struct json_out *o = at ? json_out_new() : NULL;
     if (!o)
         return;
-    for (size_t i = 0; i < index.len; i++) {
-        *at++ = digits[(unsigned char)index.ptr[i] >> 4];
-        *at++ = digits[index.ptr[i] & 15];
-    }
+    (void)os_hex((const uint8_t *)index.ptr, index.len, at);
     buf_grew(&hex, 2 * index.len);
     w->saved = changes;
     json_out_obj(o, NULL);
@@ -256,25 +252,14 @@ static void say_index(void *ctx)
 
 /* ---- what the owner says --------------------------------------------------------------------------------------- */
 
-static int nibble(char c)
-{
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* What an earlier worker knew. It is a help, not a need: one that cannot be read is passed over. */
 static void take_index(struct worker *w, struct str hex)
 {
     buf_clear(&w->index);
-    if (hex.len % 2 || hex.len / 2 > PROXY_INDEX_MAX)
-        return;
-    for (size_t i = 0; i < hex.len; i += 2) {
-        int high = nibble(hex.ptr[i]), low = nibble(hex.ptr[i + 1]);
-        if (high < 0 || low < 0) {
-            buf_clear(&w->index);
-            return;
-        }
-        buf_add_char(&w->index, (char)(high << 4 | low));
-    }
+    size_t n = hex.len / 2;
+    char *to = buf_room(&w->index, n);
+    if (to && os_unhex(hex, (uint8_t *)to, n))
+        buf_grew(&w->index, n);
 }
 
 static void use_index(struct worker *w)
