@@ -173,8 +173,16 @@ bool proxy_forward_leave(struct proxy_request *r, enum sched_result result)
     if (!r->entered)
         return false;
     r->entered = false;
-    struct sched_outcome o = {.result = result, .proved = r->head && r->head->status < 500, .content = r->content || u->known, .counted = u->known, .prompt_n = u->prompt_n, .cached_n = u->cached_n, .predicted_n = u->predicted_n,
-                              .prompt_ms = u->prompt_ms};
+    struct sched_outcome o = {
+        .result = result,
+        .proved = r->head && r->head->status < 500,
+        .content = r->content || u->known,
+        .counted = u->known,
+        .prompt_n = u->prompt_n,
+        .cached_n = u->cached_n,
+        .predicted_n = u->predicted_n,
+        .prompt_ms = u->prompt_ms,
+    };
     (void)pthread_mutex_lock(&p->lock);
     proxy_request_unhand(r);
     sched_leave(p->sched, &r->ticket, &o, proxy_lane_now(r->lane));
@@ -229,10 +237,20 @@ static int make_ticket(struct proxy_request *r, struct place_identity *id)
     if (r->key && id->hint) /* what two clients call the same is two things */
         id->hint = id->flow = place_hash(id->hint, str_of(r->key));
     r->stream = id->stream && id->dialect != PLACE_BATCH;
-    *t = (struct sched_ticket){.policy = e->policy, .group = e->group, .hint = id->hint, .flow = id->flow, .owner = r->key ? place_hash(r->proxy->seed, str_of(r->key)) : 0, .tokens = id->tokens, .leased = id->dialect != PLACE_OTHER, .pinned = id->pinned, .seq = r->number,
-                               .slot = AFFINITY_NO_SLOT};
-    t->candidates = e->candidates;
-    t->n_candidates = e->n_candidates;
+    *t = (struct sched_ticket){
+        .policy = e->policy,
+        .group = e->group,
+        .candidates = e->candidates,
+        .n_candidates = e->n_candidates,
+        .hint = id->hint,
+        .flow = id->flow,
+        .owner = r->key ? place_hash(r->proxy->seed, str_of(r->key)) : 0,
+        .tokens = id->tokens,
+        .leased = id->dialect != PLACE_OTHER,
+        .pinned = id->pinned,
+        .seq = r->number,
+        .slot = AFFINITY_NO_SLOT,
+    };
     t->tried = e->n_candidates <= 64 ? &r->tried : calloc(e->n_candidates / 64 + 1, sizeof *t->tried);
     if (id->n)
         r->chain = malloc(id->n * sizeof *r->chain);
@@ -242,8 +260,15 @@ static int make_ticket(struct proxy_request *r, struct place_identity *id)
         memcpy(r->chain, id->chain, id->n * sizeof *r->chain);
     t->chain = r->chain;
     t->n_chain = id->n;
-    see_is(r->proxy->see, r->page, &(struct see_named){.endpoint = e->name, .key = r->key, .api = place_dialect_name(id->dialect), .conversation = id->hint ? id->hint : id->n ? id->chain[0] : 0,
-                                                .prompt_tokens = id->dialect == PLACE_OTHER ? 0 : id->tokens, .stream = r->stream}, r->sent_ms);
+    const struct see_named named = {
+        .endpoint = e->name,
+        .key = r->key,
+        .api = place_dialect_name(id->dialect),
+        .conversation = id->hint ? id->hint : id->n ? id->chain[0] : 0,
+        .prompt_tokens = id->dialect == PLACE_OTHER ? 0 : id->tokens,
+        .stream = r->stream,
+    };
+    see_is(r->proxy->see, r->page, &named, r->sent_ms);
     return 0;
 }
 

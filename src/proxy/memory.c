@@ -146,7 +146,12 @@ static void take_turn(struct affinity *a, const struct reader *r, const char *at
     struct sched_replica *replica = where < r->n_replicas ? r->here[where] : NULL;
     if (!replica || !get(at, 8) || !get(at + 8, 4))
         return;
-    struct affinity_place p = {.replica = replica->id, .generation = replica->generation, .tokens = (uint32_t)get(at + 8, 4), .slot = slot == NO_SLOT ? AFFINITY_NO_SLOT : (uint32_t)slot};
+    struct affinity_place p = {
+        .replica = replica->id,
+        .generation = replica->generation,
+        .tokens = (uint32_t)get(at + 8, 4),
+        .slot = slot == NO_SLOT ? AFFINITY_NO_SLOT : (uint32_t)slot,
+    };
     affinity_put(a, get(at, 8), &p);
     if (replica->slots && p.slot < replica->n_slots)
         replica->slots[p.slot].key = get(at, 8); /* the last one to be taken was the last one there */

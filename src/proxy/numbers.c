@@ -164,7 +164,14 @@ static void take_end(struct proxy_request *r, struct at_end *ret)
     /* what is in no queue is nobody else's */
     if (r->entered)
         (void)pthread_mutex_lock(&r->proxy->lock);
-    *ret = (struct at_end){.waiting = t->state == SCHED_WAITING, .decision = t->decision, .waited_ms = sched_waited_ms(t), .predicted = t->predicted, .replica = t->replica, .page = r->page};
+    *ret = (struct at_end){
+        .waiting = t->state == SCHED_WAITING,
+        .decision = t->decision,
+        .waited_ms = sched_waited_ms(t),
+        .predicted = t->predicted,
+        .replica = t->replica,
+        .page = r->page,
+    };
     r->page = NULL;
     if (r->entered)
         (void)pthread_mutex_unlock(&r->proxy->lock);

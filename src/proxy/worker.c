@@ -410,7 +410,15 @@ static void end(struct worker *w)
 int proxy_worker(int channel_fd, const int *listen_fds, size_t n, int spill_dir, unsigned loops, struct err *err)
 {
     static const struct net_stream_ops ops = {.on_data = on_data, .on_end = on_channel_end};
-    struct worker w = {.fds = listen_fds, .n_fds = n, .spill_dir = spill_dir, .loops = loops, .line = BUF_INIT(PROXY_CHANNEL_LINE_MAX), .index = BUF_INIT(PROXY_INDEX_MAX), .err = err};
+    struct worker w = {
+        .fds = listen_fds,
+        .n_fds = n,
+        .spill_dir = spill_dir,
+        .loops = loops,
+        .line = BUF_INIT(PROXY_CHANNEL_LINE_MAX),
+        .index = BUF_INIT(PROXY_INDEX_MAX),
+        .err = err,
+    };
     int rc = begin(&w);
     if (rc < 0) {
         (void)close(channel_fd);

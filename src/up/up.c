@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "up_int.h"
@@ -28,6 +29,25 @@ bool up_starts(const struct up *u, const struct fleet_service *s)
 bool up_routes(const struct up *u, const struct fleet *f)
 {
     return u->o->router_only || (f->router.unit == FLEET_CHILD && !(f->router.host && f->router.host->ssh));
+}
+
+struct up_stamp up_stamp_of(const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) < 0)
+        return (struct up_stamp){0};
+    return (struct up_stamp){
+        .dev = st.st_dev,
+        .ino = st.st_ino,
+        .mode = st.st_mode,
+        .size = (uint64_t)st.st_size,
+        .mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec,
+    };
+}
+
+bool up_stamp_eq(const struct up_stamp *a, const struct up_stamp *b)
+{
+    return a->dev == b->dev && a->ino == b->ino && a->mode == b->mode && a->size == b->size && a->mtime_ns == b->mtime_ns;
 }
 
 int up_may_change(const struct up *u, struct err *err)

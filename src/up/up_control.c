@@ -298,17 +298,32 @@ static void on_down(struct up *u, struct httpio_exchange *x, struct str query)
     up_stop(u);
 }
 
-/* The router gives it nothing new, what it works on it ends. The query is service=NAME and, for a service that others start, for=SECONDS, after which it ends by itself. */
+/* service=NAME and, for a service that others start, for=SECONDS, after which the drain ends by itself. */
+static bool read_drain(struct str query, struct str *ret_name, uint64_t *ret_seconds)
+{
+    static const struct str service = {"service=", 8}, limit = {"for=", 4};
+    struct str rest = query, name = str_split(&rest, '&');
+    if (!str_starts(name, service))
+        return false;
+    *ret_name = (struct str){name.ptr + service.len, name.len - service.len};
+    *ret_seconds = DRAIN_S;
+    if (!rest.len)
+        return true;
+    if (!str_starts(rest, limit))
+        return false;
+    struct str digits = {rest.ptr + limit.len, rest.len - limit.len};
+    return str_to_u64(digits, ret_seconds) == 0 && *ret_seconds > 0 && *ret_seconds <= DRAIN_MAX_S;
+}
+
+/* The router gives it nothing new, what it works on it ends. */
 static void set_drained(struct up *u, struct httpio_exchange *x, struct str query, bool drained)
 {
-    struct str rest = query, name = str_split(&rest, '&');
-    uint64_t seconds = DRAIN_S;
-    bool limit = str_starts(rest, STR("for="));
-    if (!str_starts(name, STR("service=")) || (rest.len && !limit) || (limit && (str_to_u64((struct str){rest.ptr + 4, rest.len - 4}, &seconds) < 0 || seconds == 0 || seconds > DRAIN_MAX_S))) {
+    struct str name;
+    uint64_t seconds;
+    if (!read_drain(query, &name, &seconds)) {
         answer_error(x, 400, "the query is 'service=NAME' or 'service=NAME&for=SECONDS'");
         return;
     }
-    name = (struct str){name.ptr + 8, name.len - 8};
     struct up_service *s = up_service_named(u, name);
     if (s) {
         s->drained = drained;

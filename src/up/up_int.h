@@ -87,12 +87,16 @@ struct up_need {
     uint64_t card_bytes[HW_DEVICES_MAX], host_bytes;
 };
 
-struct up_weights {
+/* How a file looked when it was read; zeroes: it was not there. */
+struct up_stamp {
     dev_t dev;
     ino_t ino;
-    uint64_t size; /* 0: nothing is known */
+    mode_t mode;
+    uint64_t size;
     int64_t mtime_ns;
 };
+struct up_stamp up_stamp_of(const char *path);
+bool up_stamp_eq(const struct up_stamp *a, const struct up_stamp *b);
 
 /* Of the slots' files. */
 struct up_prompts {
@@ -102,7 +106,7 @@ struct up_prompts {
     bool held[FLEET_SLOTS_MAX];
     unsigned slot, n_held, n_restored;
     uint64_t bytes, next_life, declared_hash;
-    struct up_weights weights;
+    struct up_stamp weights; /* of the engine that they are of */
 };
 
 struct up_service {
@@ -145,16 +149,8 @@ struct up_fit {
     bool fits;
 };
 
-/* How the keys file looked when it was read. */
-struct up_keys_file {
-    ino_t ino;
-    uint64_t size;
-    mode_t mode;
-    int64_t mtime_ns;
-};
-
 struct up_keys_read {
-    struct up_keys_file file;
+    struct up_stamp file;
     struct buf text; /* with berth's own line; empty where clients need no key */
 };
 

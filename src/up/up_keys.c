@@ -4,26 +4,12 @@
  * they were, and says so once.
  */
 #include <errno.h>
-#include <sys/stat.h>
 
 #include "up_int.h"
 
 #define LOOK_MS 1000
 #define OWN_LINE_MAX 128u
 #define OWN_NAME "berth.itself" /* of our own key, in logs and metrics */
-
-static struct up_keys_file now_of(const char *path)
-{
-    struct stat st;
-    if (stat(path, &st) < 0)
-        return (struct up_keys_file){0};
-    return (struct up_keys_file){.ino = st.st_ino, .size = (uint64_t)st.st_size, .mode = st.st_mode, .mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec};
-}
-
-static bool same(const struct up_keys_file *a, const struct up_keys_file *b)
-{
-    return a->ino == b->ino && a->size == b->size && a->mode == b->mode && a->mtime_ns == b->mtime_ns;
-}
 
 /* A key for berth itself, which nobody else has: it asks the router as clients do, and the file has no secret to ask with. */
 static int add_own(struct up *u, struct buf *text, struct err *err)
@@ -47,7 +33,7 @@ int up_keys_read(struct up *u, const char *path, struct up_keys_read *ret, struc
     *ret = (struct up_keys_read){.text = BUF_INIT(PROXY_KEYS_FILE_MAX + OWN_LINE_MAX)};
     if (!path)
         return 0;
-    ret->file = now_of(path); /* before it is read: what changes meanwhile is read again */
+    ret->file = up_stamp_of(path); /* before it is read: what changes meanwhile is read again */
     int rc = proxy_keys_read(path, &text, err);
     if (rc == 0)
         rc = add_own(u, &text, err);
@@ -85,9 +71,9 @@ int up_keys_load(struct up *u, struct err *err)
 static void on_look(void *ctx)
 {
     struct up *u = ctx;
-    struct up_keys_file now = now_of(u->fleet->router.keys_file);
+    struct up_stamp now = up_stamp_of(u->fleet->router.keys_file);
     struct err err;
-    if (same(&now, &u->keys.read.file))
+    if (up_stamp_eq(&now, &u->keys.read.file))
         return;
     if (up_keys_load(u, &err) < 0) {
         up_say(u, EVENT_WARN, "router", "the keys stay as they were: %s", err.text);

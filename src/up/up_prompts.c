@@ -135,18 +135,16 @@ static void drop_file(const struct up_service *us, unsigned slot)
 }
 
 /* Which weights the files are of. */
-static struct up_weights weights_of(const struct up_service *us)
+static struct up_stamp weights_of(const struct up_service *us)
 {
     base_autobuf struct buf path = BUF_INIT(UP_PATH_MAX);
-    struct stat st;
-    if (store_payload_path(us->up->store, us->service->model, us->service->model->weights, &path, NULL) < 0 || stat(path.ptr, &st) < 0)
-        return (struct up_weights){0};
-    return (struct up_weights){.dev = st.st_dev, .ino = st.st_ino, .size = (uint64_t)st.st_size, .mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec};
+    bool known = store_payload_path(us->up->store, us->service->model, us->service->model->weights, &path, NULL) == 0;
+    return known ? up_stamp_of(path.ptr) : (struct up_stamp){0};
 }
 
-static bool same_weights(const struct up_weights *a, const struct up_weights *b)
+static bool same_weights(const struct up_stamp *a, const struct up_stamp *b)
 {
-    return a->size > 0 && a->dev == b->dev && a->ino == b->ino && a->size == b->size && a->mtime_ns == b->mtime_ns;
+    return a->size > 0 && up_stamp_eq(a, b);
 }
 
 /* A slot was saved: it counts, and goes again when it is too much. */
@@ -290,7 +288,7 @@ void up_prompts_restore(struct up_service *us, uint64_t life)
     p->saving = false;
     p->slot = p->n_restored = 0;
     p->next_life = life;
-    struct up_weights weights = p->n_held ? weights_of(us) : (struct up_weights){0};
+    struct up_stamp weights = p->n_held ? weights_of(us) : (struct up_stamp){0};
     if (p->n_held && !(same_weights(&weights, &p->weights) && p->declared_hash == run_service_of(us->run)->declared_hash))
         drop_from(us, 0);
     step(us);

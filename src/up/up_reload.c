@@ -173,6 +173,17 @@ static int check_services(struct change *c, struct err *err)
     return rc;
 }
 
+static bool same_pair(const struct proxy_pair *a, const struct proxy_pair *b)
+{
+    return str_eq(buf_str(&a->key), buf_str(&b->key)) && str_eq(buf_str(&a->certificate), buf_str(&b->certificate));
+}
+
+/* Whether both listen at the same sockets. */
+static bool same_place(const struct fleet_router *a, const struct fleet_router *b)
+{
+    return a->loops == b->loops && a->port == b->port && same(a->address, b->address) && same(a->socket, b->socket) && same(a->group, b->group);
+}
+
 static int check_router(struct change *c, struct err *err)
 {
     const struct up *u = c->u;
@@ -185,8 +196,8 @@ static int check_router(struct change *c, struct err *err)
     if (rc < 0)
         return rc;
     bool had = u->router.pair.key.len > 0, has = c->pair.key.len > 0;
-    c->rekey = has && had && (!str_eq(buf_str(&c->pair.key), buf_str(&u->router.pair.key)) || !str_eq(buf_str(&c->pair.certificate), buf_str(&u->router.pair.certificate)));
-    c->rebind = !u->router.passed && (old->loops != new->loops || !same(old->address, new->address) || old->port != new->port || !same(old->socket, new->socket) || !same(old->group, new->group));
+    c->rekey = has && had && !same_pair(&c->pair, &u->router.pair);
+    c->rebind = !u->router.passed && !same_place(old, new);
     c->replace = c->rebind || had != has;
     if (c->replace && !up_router_accepts(u))
         return err_set(err, -EAGAIN, "the router is not serving just now, and its address is to change");
