@@ -17,7 +17,7 @@ nginx_conf() { # nginx_conf NAME SERVER-BLOCK [LOG]
 	echo "$scratch/$1/conf"
 }
 
-berth_before() { # berth_before BACKEND PORT
+berth_before() { # berth_before BACKEND PORT [LOOPS]
 	cat >"$scratch/berth$2.yaml" <<-EOT
 		version: 1
 		name: perf$2
@@ -25,7 +25,7 @@ berth_before() { # berth_before BACKEND PORT
 		  other: {engine: generic, source: system}
 		services:
 		  m: {runtime: other, port: $1, command: ["true"]}
-		router: {listen: "127.0.0.1:$2"}
+		router: {listen: "127.0.0.1:$2", loops: ${3:-1}}
 	EOT
 	taskset -c $proxy_core "$berth" route -f "$scratch/berth$2.yaml" >"$scratch/berth$2.log" 2>>"$scratch/out" &
 	pids+=($!)
@@ -167,38 +167,61 @@ events() {
 rss() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; }
 descriptors() { find "/proc/$1/fd" -mindepth 1 | wc -l; }
 
+served_by() { # served_by PID: the process that serves, of a router
+	local child
+	for _ in $(seq 100); do
+		child=$(pgrep -P "$1" | head -1)
+		[ -z "$child" ] || break
+		sleep 0.05
+	done
+	echo "${child:-$1}"
+}
+
+# Opens so many streams, or connections that ask nothing, and closes them: KiB that the router has while they are open in `held`, and once they are gone in `after`; descriptors in `line`.
+flood() { # flood hold|idle PORT N WORKER BASE-KIB DESCRIPTORS
+	coproc HOLD { taskset -c "$other_core" "$streams" "$1" "$2" "$3" 2>>"$scratch/out"; }
+	line=
+	read -r -t 120 line <&"${HOLD[0]}" || true
+	[ "$line" = "open $3" ] || { promise "connections that open ($1), of $3" 0 ">=" "$3"; return 1; }
+	held=$(rss "$4")
+	line=$(descriptors "$4")
+	eval "exec ${HOLD[1]}>&-"
+	wait "$HOLD_PID" 2>/dev/null || true
+	for _ in $(seq 100); do
+		[ "$(descriptors "$4")" -gt "$6" ] || break
+		sleep 0.1
+	done
+	# memory goes back at the router's next tick
+	for _ in $(seq 30); do
+		after=$(rss "$4")
+		[ $((after - $5)) -gt 4096 ] || break
+		sleep 0.1
+	done
+}
+
 memory() {
-	local n base before held after worker line
+	local n base before held after worker line each kind
 	start "$other_core" "$streams" serve "$p_hold" 5000000 0
 	listens "$p_hold"
 	berth_before "$p_hold" "$p_held"
 	listens "$p_held"
-	worker=$(pgrep -P "${pids[-1]}" | head -1) # the one that serves
-	worker=${worker:-${pids[-1]}}
+	worker=$(served_by "${pids[-1]}")
 	base=$(rss "$worker") before=$(descriptors "$worker")
 	printf '%-8s %10s %10s %10s %12s %12s\n' streams 'KiB each' 'rss KiB' 'after KiB' descriptors after
 	for n in 1000 4000 8000; do
-		coproc HOLD { taskset -c "$other_core" "$streams" hold "$p_held" "$n" 2>>"$scratch/out"; }
-		line=
-		read -r -t 120 line <&"${HOLD[0]}" || true
-		[ "$line" = "open $n" ] || { promise "streams that open, of $n" 0 ">=" "$n"; return; }
-		held=$(rss "$worker")
-		line=$(descriptors "$worker")
-		eval "exec ${HOLD[1]}>&-"
-		wait "$HOLD_PID" 2>/dev/null || true
-		for _ in $(seq 100); do
-			[ "$(descriptors "$worker")" -gt "$before" ] || break
-			sleep 0.1
-		done
-		# memory goes back at the router's next tick
-		for _ in $(seq 30); do
-			after=$(rss "$worker")
-			[ $((after - base)) -gt 4096 ] || break
-			sleep 0.1
-		done
-		printf '%-8s %10s %10s %10s %12s %12s\n' "$n" "$(awk -v a="$held" -v b="$base" -v n="$n" 'BEGIN { printf "%.1f", (a - b) / n }')" "$held" "$after" "$line" "$(descriptors "$worker")"
-		promise "KiB for each of $n streams" "$(awk -v a="$held" -v b="$base" -v n="$n" 'BEGIN { printf "%.1f", (a - b) / n }')" "<=" 30
+		flood hold "$p_held" "$n" "$worker" "$base" "$before" || return 0
+		each=$(awk -v a="$held" -v b="$base" -v n="$n" 'BEGIN { printf "%.1f", (a - b) / n }')
+		printf '%-8s %10s %10s %10s %12s %12s\n' "$n" "$each" "$held" "$after" "$line" "$(descriptors "$worker")"
+		promise "KiB for each of $n streams" "$each" "<=" 30
 		promise "descriptors more than before, after $n streams" "$(($(descriptors "$worker") - before))" "<=" 0
 		promise "memory more than before, KiB, after $n streams" "$((after - base))" "<=" 4096
+	done
+	berth_before "$p_hold" "$p_held4" 4
+	listens "$p_held4"
+	worker=$(served_by "${pids[-1]}")
+	base=$(rss "$worker") before=$(descriptors "$worker")
+	for kind in hold idle hold idle; do
+		flood $kind "$p_held4" 4500 "$worker" "$base" "$before" || return 0
+		promise "memory more than before, KiB, 4 loops, after 4500 $([ $kind = hold ] && echo streams || echo connections without a request) ($held KiB)" "$((after - base))" "<=" 5120
 	done
 }

@@ -447,4 +447,6 @@ void httpio_conn_accept(struct httpio_server *s, struct net_stream *stream)
     }
     httpio_sweep_want(&s->sweep, httpio_conn_due(c, c->since));
     httpio_conn_update(c);
+    if (s->ops.on_open)
+        s->ops.on_open(s->ctx);
 }

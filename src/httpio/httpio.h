@@ -60,6 +60,7 @@ struct httpio_server_ops {
     void (*on_body_end)(void *ctx, struct httpio_exchange *x);
     void (*on_drain)(void *ctx, struct httpio_exchange *x);   /* after httpio_send returned true: send on */
     void (*on_done)(void *ctx, struct httpio_exchange *x, bool completed);
+    void (*on_open)(void *ctx); /* one more connection. The server must not be freed in it */
 };
 struct httpio_server *httpio_server_new(struct net_loop *l, const struct httpio_limits *limits, const struct httpio_server_ops *ops, void *ctx) BASE_MUST_USE;
 /* Serves a listening descriptor, which it owns from now on, also on failure. May be called for several. */

@@ -299,8 +299,6 @@ void proxy_stream_add(struct proxy_request *r)
         l->streams->at_stream = &r->next_stream;
     r->at_stream = &l->streams;
     l->streams = r;
-    if (httpio_server_open(l->server) > l->most)
-        l->most = httpio_server_open(l->server);
     proxy_tick(l);
 }
 
@@ -324,15 +322,43 @@ static void drop_spare(struct proxy_lane *l)
     l->n_spare = 0;
 }
 
-/* The allocator keeps what thousands of streams have used, in pieces between what lives longer. */
+/* Whether there were so many connections that what they used is worth giving back. Loops share the clients. */
+static bool was_crowded(const struct proxy_lane *l)
+{
+    size_t share = PROXY_TRIM_FROM / l->proxy->n_lanes;
+    return l->most >= (share > PROXY_TRIM_LEAST ? share : PROXY_TRIM_LEAST);
+}
+
+void proxy_lane_opened(void *ctx)
+{
+    struct proxy_lane *l = ctx;
+    size_t open = httpio_server_open(l->server);
+    if (open <= l->most)
+        return;
+    l->most = open;
+    if (was_crowded(l))
+        proxy_tick(l);
+}
+
+/* The allocator keeps what thousands of connections have used, in pieces between what lives longer. To give it back takes milliseconds for each 10 MiB, in which nobody on any loop gets memory: that is left for a moment
+ * when no request is under way, though not for ever. */
 static void give_memory_back(struct proxy_lane *l)
 {
+    struct proxy *p = l->proxy;
     size_t open = httpio_server_open(l->server);
-    if (l->most < PROXY_TRIM_FROM || open > l->most / 4)
+    if (!was_crowded(l) || open > l->most / 4) {
+        l->postponed = 0;
+        return;
+    }
+    if (p->stats.active && ++l->postponed < PROXY_TRIM_POSTPONED)
+        return;
+    if (atomic_exchange(&p->trimming, true)) /* another loop does it for all; what this one has spare has its turn at the next tick */
         return;
     drop_spare(l);
     (void)malloc_trim(0);
+    p->trimming = false;
     l->most = open;
+    l->postponed = 0;
 }
 
 /* Looks after the streams. What is done for one may end it, and then others begin: the walk ends there. */
@@ -353,7 +379,7 @@ static void on_tick(void *ctx)
         r = following;
     }
     give_memory_back(l);
-    if (!l->streams && l->most < PROXY_TRIM_FROM) {
+    if (!l->streams && !was_crowded(l)) {
         net_timer_stop(l->tick);
         l->ticking = false;
     }

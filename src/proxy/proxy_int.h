@@ -64,7 +64,9 @@
 #else
 #define PROXY_SPARE_MAX 64              /* requests whose memory a loop keeps for the next ones */
 #endif
-#define PROXY_TRIM_FROM 256             /* who had at least so many connections at once, and has a quarter of them left, gives memory back to the system */
+#define PROXY_TRIM_FROM 256             /* a router that had so many connections at once gives memory back to the system; of several loops each that had its share, and has a quarter of them left */
+#define PROXY_TRIM_LEAST 32             /* ... but not for fewer than that */
+#define PROXY_TRIM_POSTPONED 60         /* ticks for which that waits for a moment without requests */
 #define PROXY_RUNNING 256               /* places of a table of requests under way */
 #define PROXY_JOIN_MAX 4194304          /* bytes of a body that is compared with others */
 #define PROXY_BEHIND_MAX 1048576        /* of an answer, what waits for a client that takes it more slowly than others do: more than a minute of most streams */
@@ -197,6 +199,7 @@ struct proxy {
     unsigned undrained;          /* lock; lanes that are not drained */
     void (*drain_cb)(void *ctx);
     void *drain_ctx;
+    atomic_bool trimming;          /* a loop gives memory back */
     atomic_size_t bodies, spilled; /* bytes of bodies in memory, and in files; both while they are being written */
     atomic_uint_least64_t numbers; /* of requests that were given */
     struct {
@@ -255,7 +258,8 @@ struct proxy_lane {
     struct proxy_request *streams; /* those that want signs of life */
     struct proxy_request *spare;   /* memory of requests that have ended, for the next ones */
     unsigned n_spare;
-    size_t most;                   /* connections at once when a stream began, since memory was given back */
+    size_t most;                   /* connections at once, since memory was given back */
+    unsigned postponed;            /* ticks for which that could have been done */
     struct buf log;                /* lines that are not written yet */
     uint64_t log_s;                /* the second of log_time */
     char log_time[CLK_RFC3339];
@@ -291,6 +295,7 @@ bool proxy_lane_enter(struct proxy_request *r);
 void proxy_settle(struct proxy_lane *l, bool waiting);
 /* Sees to it that the clock ticks once more. */
 void proxy_tick(struct proxy_lane *l);
+void proxy_lane_opened(void *lane); /* a connection */
 void proxy_stream_add(struct proxy_request *r);
 void proxy_stream_remove(struct proxy_request *r);
 /* How much room an endpoint of the configuration in force has. The lock is held. */

@@ -440,4 +440,5 @@ const struct httpio_server_ops proxy_server_ops = {
     .on_body_end = on_body_end,
     .on_drain = on_drain,
     .on_done = on_done,
+    .on_open = proxy_lane_opened,
 };

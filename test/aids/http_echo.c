@@ -108,7 +108,7 @@ static void on_signal(void *ctx, int signum)
 
 static int run(struct echo *e, uint16_t port, struct err *err)
 {
-    static const struct httpio_server_ops ops = {on_request, on_body, on_body_end, on_drain, on_done};
+    static const struct httpio_server_ops ops = {on_request, on_body, on_body_end, on_drain, on_done, NULL};
     struct httpio_limits limits = HTTPIO_LIMITS_DEFAULT;
     struct net_signal *term = NULL, *intr = NULL;
     struct net_addr addr;

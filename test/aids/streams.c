@@ -6,6 +6,7 @@
  *   streams serve PORT INTERVAL_US EVENTS   answers each request with so many events, the first at once; 0: without end
  *   streams watch PORT STREAMS              reads them to their end: "MEDIAN_MS P99_MS MOST_MS EVENTS READS BROKEN"
  *   streams hold PORT STREAMS               opens them, says "open N" when each has its first event, closes all at the end of its standard input
+ *   streams idle PORT STREAMS               the same with connections that ask nothing
  */
 #include <base/base.h>
 
@@ -290,6 +291,22 @@ static void client(uint64_t port, uint64_t streams, bool hold)
                      (unsigned long long)events_seen, (unsigned long long)reads, broken);
 }
 
+/* Connections that ask nothing, until the end of the input. */
+static void idle(uint64_t port, uint64_t n)
+{
+    struct sockaddr_in a = address(port);
+    char c;
+    for (uint64_t i = 0; i < n; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) < 0)
+            die("streams: cannot connect");
+    }
+    (void)printf("open %llu\n", (unsigned long long)n);
+    (void)fflush(stdout);
+    while (read(STDIN_FILENO, &c, 1) > 0)
+        ;
+}
+
 int main(int argc, char **argv)
 {
     struct rlimit files;
@@ -302,7 +319,9 @@ int main(int argc, char **argv)
         serve(number(argv[2]), number(argv[3]), number(argv[4]));
     else if (argc == 4 && (strcmp(argv[1], "watch") == 0 || strcmp(argv[1], "hold") == 0))
         client(number(argv[2]), number(argv[3]), argv[1][0] == 'h');
+    else if (argc == 4 && strcmp(argv[1], "idle") == 0)
+        idle(number(argv[2]), number(argv[3]));
     else
-        return (void)fprintf(stderr, "usage: streams serve PORT INTERVAL_US EVENTS | watch PORT STREAMS | hold PORT STREAMS\n"), 2;
+        return (void)fprintf(stderr, "usage: streams serve PORT INTERVAL_US EVENTS | watch PORT STREAMS | hold PORT STREAMS | idle PORT STREAMS\n"), 2;
     return 0;
 }

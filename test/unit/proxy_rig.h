@@ -302,7 +302,7 @@ static void replica_done(void *ctx, struct httpio_exchange *x, bool completed)
     rig_poke();
 }
 
-static const struct httpio_server_ops replica_ops = {replica_request, replica_body, replica_body_end, replica_drain, replica_done};
+static const struct httpio_server_ops replica_ops = {replica_request, replica_body, replica_body_end, replica_drain, replica_done, NULL};
 
 static void replica_open(struct replica *r, enum mode mode)
 {

@@ -30,6 +30,7 @@ struct site {
     bool drain_in_request;
     unsigned drained;
     size_t answered; /* by /many */
+    uint64_t opened;
 };
 
 static char big[BIG];
@@ -155,7 +156,16 @@ static void on_done(void *ctx, struct httpio_exchange *x, bool completed)
     (void)note(t, served_of(t, x), completed ? '+' : '-');
 }
 
-static const struct httpio_server_ops site_ops = {on_request, on_body, on_body_end, on_drain, on_done};
+static void on_open(void *ctx)
+{
+    struct site *t = ctx;
+
+    t->opened++;
+    assert_true(httpio_server_open(t->server) > 0);
+    assert_int_equal(t->opened, httpio_server_count(t->server, HTTPIO_ACCEPTED));
+}
+
+static const struct httpio_server_ops site_ops = {on_request, on_body, on_body_end, on_drain, on_done, on_open};
 
 static void site_listen(struct site *t, const struct net_addr *a)
 {

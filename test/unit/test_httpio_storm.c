@@ -317,7 +317,7 @@ static void on_tick(void *ctx)
 
 static void storm_open(struct storm *s, uint64_t seed)
 {
-    static const struct httpio_server_ops ops = {on_request, on_body, on_body_end, on_server_drain, on_done};
+    static const struct httpio_server_ops ops = {on_request, on_body, on_body_end, on_server_drain, on_done, NULL};
     struct httpio_limits limits = {.head_ms = 100, .idle_ms = 60, .body_stall_ms = 80, .write_stall_ms = 100, .connections = 3 * SLOTS, .send_high_bytes = 50000};
     struct httpio_client_options options = {.connect_ms = 1000, .idle_ms = 50, .idle_max = 5, .send_high_bytes = 50000};
     struct net_addr a = loopback(0);

@@ -569,6 +569,40 @@ static void tokens_are_counted(void **state)
     buf_release(&lines);
 }
 
+/* ---- memory ------------------------------------------------------------------------------------------------ */
+
+/* Many connections have come and gone, of which none asked anything: their memory goes back, at once when no request is under way, and later than that when there always is one. */
+static void memory_goes_back(void **state)
+{
+    (void)state;
+    static struct client crowd[PROXY_TRIM_FROM + 4], stream;
+    const struct proxy_lane *l = rig.proxy->lanes;
+    rig_replicas(1, STREAM);
+    quick(60000, 60000);
+    for (int busy = 0; busy < 2; busy++) {
+        if (busy) {
+            client_start(&stream, "POST", CHAT, STR("{\"model\":\"m\",\"stream\":true}"));
+            WAIT(rig.replicas[0].x);
+        }
+        for (size_t i = 0; i < BASE_COUNT(crowd); i++)
+            raw_start(&crowd[i], "");
+        WAIT_POLL(l->most == BASE_COUNT(crowd) + (size_t)busy);
+        assert_true(l->ticking);
+        for (size_t i = 0; i < BASE_COUNT(crowd); i++)
+            client_release(&crowd[i]);
+        if (busy) {
+            WAIT_POLL(l->postponed > 1);
+            assert_int_equal(l->most, BASE_COUNT(crowd) + 1);
+        }
+        WAIT_POLL(l->most <= (size_t)busy);
+        assert_int_equal(l->postponed, 0);
+        assert_false(rig.proxy->trimming);
+        WAIT_POLL(busy || !l->ticking);
+    }
+    client_release(&stream);
+    WAIT_POLL(!l->ticking);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -587,6 +621,7 @@ int main(void)
         RIG_TEST(hanging_replica_is_left),
         RIG_TEST(hangs_after_content),
         RIG_TEST(tokens_are_counted),
+        RIG_TEST(memory_goes_back),
     };
     return cmocka_run_group_tests_name("proxy_streams", tests, NULL, NULL);
 }
