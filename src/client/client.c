@@ -108,7 +108,7 @@ static int by_name(const void *a, const void *b)
 static int refuse_duplicates(struct client_reading *r, json_val obj)
 {
     size_t n = 0, iter = 0, all = json_count(obj);
-    base_autofree struct str *keys = calloc(all + 1, sizeof *keys);
+    struct str *keys = calloc(all + 1, sizeof *keys);
     json_val child;
     int e = keys ? 0 : err_nomem(r->err);
     while (e == 0 && n < all && json_next(obj, &iter, &keys[n], &child)) {
@@ -121,6 +121,7 @@ static int refuse_duplicates(struct client_reading *r, json_val obj)
     for (size_t i = 1; e == 0 && i < n; i++)
         if (str_eq(keys[i - 1], keys[i]))
             e = err_set(r->err, -EBADMSG, "%u:1: key \"" STR_FMT "\" stands twice in one object", client_line_of(r->text, keys[i]), STR_ARG(keys[i]));
+    free(keys);
     return e;
 }
 

@@ -176,16 +176,16 @@ static int ask_front(const struct front_door *door, const struct fleet_endpoint 
 
 static int judge_front(const struct fleet *f, const struct fleet_endpoint *e, const bool *runs, const struct front_door *door, int opened, const struct err *why, struct arena *a, struct check_result *r)
 {
-    const struct fleet_service *s = NULL;
+    size_t i = 0;
     *r = (struct check_result){.contract = "live", .subject = arena_printf(a, "endpoint %s", e->name), .verdict = CHECK_NONE};
-    for (size_t i = 0; !s && i < e->n_services; i++)
-        s = probe_check_applies(e->services[i], PROBE_CHAT, 0) ? e->services[i] : NULL;
-    if (!s) {
+    while (i < e->n_services && !probe_check_applies(e->services[i], PROBE_CHAT, 0))
+        i++;
+    if (i == e->n_services) {
         r->text = arena_dup(a, STR("there is no text to ask its services for"));
         return r->subject && r->text ? 0 : -ENOMEM;
     }
     r->text = front_obstacle(f, e, runs, opened, why, a, &r->verdict);
-    int code = r->text ? 0 : ask_front(door, e, s, a, r);
+    int code = r->text ? 0 : ask_front(door, e, e->services[i], a, r);
     return r->subject && code == 0 ? 0 : -ENOMEM;
 }
 

@@ -173,8 +173,8 @@ static size_t add_stranger(struct stranger *list, size_t n, const char *path, co
 
 static int prove_strangers(struct pull_session *s, struct pull_plan *p, struct err *err)
 {
-    base_autofree struct stranger *list = calloc(p->n + p->n_joins + 1, sizeof *list);
-    base_autofree struct store_check *checks = calloc(p->n + p->n_joins + 1, sizeof *checks);
+    struct stranger *list = arena_alloc(s->arena, p->n + p->n_joins + 1, sizeof *list);
+    struct store_check *checks = arena_alloc(s->arena, p->n + p->n_joins + 1, sizeof *checks);
     size_t n = 0;
     if (!list || !checks)
         return err_nomem(err);
