@@ -81,7 +81,7 @@ int check_firewall(struct check_run *c) BASE_MUST_USE;
 const struct fleet_host *check_router_host(const struct fleet *f);
 /* Where a client asks, with the path of the API. -EINVAL: there is no address from where it is. */
 int check_client_url(const struct fleet *f, const struct fleet_client *c, struct arena *a, const char **ret, struct err *err) BASE_MUST_USE;
-/* Host and port of an address; port 0: it is none that can be. -EINVAL. */
+/* Host and port of an address as a fleet file has it. */
 int check_url_host(const char *url, struct arena *a, const char **ret_host, uint16_t *ret_port) BASE_MUST_USE;
 /* contracts_client.c */
 int check_clients(struct check_run *c) BASE_MUST_USE;

@@ -37,19 +37,19 @@ int check_url_host(const char *url, struct arena *a, const char **ret_host, uint
 {
     bool tls = strncmp(url, "https://", 8) == 0;
     struct str s = str_of(url + (tls ? 8 : 7)), host = str_split(&s, '/');
-    uint64_t port = tls ? 443 : 80;
+    uint16_t port = tls ? 443 : 80;
     bool brackets = host.len && host.ptr[0] == '[';
     ptrdiff_t end = brackets ? str_find_char(host, ']') : -1, colon = -1;
     for (size_t i = end > 0 ? (size_t)end : 0; i < host.len; i++)
         if (host.ptr[i] == ':')
             colon = (ptrdiff_t)i;
-    if (colon >= 0 && str_to_u64((struct str){host.ptr + colon + 1, host.len - (size_t)colon - 1}, &port) < 0)
-        return -EINVAL;
-    if (colon >= 0)
+    if (colon >= 0) {
+        (void)fleet_is_port((struct str){host.ptr + colon + 1, host.len - (size_t)colon - 1}, &port); /* proven when the file was read */
         host.len = (size_t)colon;
+    }
     if (end > 0)
         host = (struct str){host.ptr + 1, (size_t)end - 1};
-    *ret_port = port <= UINT16_MAX ? (uint16_t)port : 0;
+    *ret_port = port;
     *ret_host = arena_dup(a, host);
     return *ret_host ? 0 : -ENOMEM;
 }
@@ -89,13 +89,8 @@ static int judge_url(struct check_run *c, const struct fleet_client *cl, const c
     const struct fleet_router *o = &c->f->router;
     const char *host = NULL;
     uint16_t port = 0;
-    int r = check_url_host(cl->url, c->a, &host, &port);
-    if (r == -ENOMEM)
+    if (check_url_host(cl->url, c->a, &host, &port) < 0)
         return err_nomem(c->err);
-    if (r < 0 || port == 0) {
-        c->fix = "write the port as a number: 'http://HOST:8080/v1'";
-        return check_found(c, CHECK_BROKEN, subject, at, "'%s' has no port that can be", cl->url);
-    }
     if (is_loopback(host) && !on_its_network(c->f, cl)) {
         c->fix = "use an address of the router's host, and let the router listen there, with keys";
         return check_found(c, CHECK_BROKEN, subject, at, "'%s' is loopback %s, and the router is not there", cl->url, cl->network == FLEET_NETWORK_BRIDGE ? "of its container" : "of its machine");

@@ -248,13 +248,13 @@ static int run_drain(const struct cmd *c, int argc, char **argv)
 {
     struct cmd_args a;
     int code = CMD_OK;
-    uint64_t port;
+    uint16_t port;
     if (!cmd_parse(c, argc, argv, 3, 4, &a, &code))
         return code;
-    if (str_to_u64(str_of(a.words[2]), &port) < 0 || port == 0 || port > UINT16_MAX)
-        return cmd_usage(c, "'%.20s' is no port", a.words[2]);
+    if (!fleet_is_port(str_of(a.words[2]), &port))
+        return cmd_usage(c, "'%.20s' is no port; " FLEET_PORTS, a.words[2]);
     const struct fleet_runtime runtime = {.engine = a.words[0]};
-    const struct fleet_service s = {.name = "", .runtime = &runtime, .bind = a.words[1], .port = (uint16_t)port, .key = a.n_words > 3 ? a.words[3] : NULL};
+    const struct fleet_service s = {.name = "", .runtime = &runtime, .bind = a.words[1], .port = port, .key = a.n_words > 3 ? a.words[3] : NULL};
     deploy_drain(&s, DRAIN_MS);
     return CMD_OK;
 }

@@ -316,6 +316,11 @@ const struct fleet_service *fleet_service_find(const struct fleet *f, const char
 const struct fleet_host *fleet_host_find(const struct fleet *f, const char *name);
 /* The host that this machine is, the only one without `ssh`; NULL when the file declares none. */
 const struct fleet_host *fleet_host_here(const struct fleet *f);
+/* A port as a person writes it, 1 to 65535. */
+bool fleet_is_port(struct str text, uint16_t *ret);
+/* Whether the host of an address "[SCHEME://][NAME@]HOST[:PORT][/...]" has a port behind it that is none, which is then *ret. */
+bool fleet_has_bad_port(struct str url, struct str *ret);
+#define FLEET_PORTS "ports are 1 to 65535"
 /* What is wrong with the text of a runtime's source "archive:..." without that word as a phrase; NULL and the parts filled in when nothing is. *ret_place is the archive without its digest. */
 const char *fleet_archive_wrong(struct str text, struct str *ret_place, struct str *ret_digest);
 /* Path of the socket that a service listens at; NULL: it has an address and a port. */

@@ -127,7 +127,7 @@ int fleet_check_client_url(struct fleet_reader *r, const struct yaml_node *n, st
     for (size_t i = 0; ok && i < rest.len; i++)
         ok = (unsigned char)rest.ptr[i] > 0x20 && (unsigned char)rest.ptr[i] < 0x7f && !strchr("@?#\"'<>\\^`{|}", rest.ptr[i]);
     if (ok)
-        return 0;
+        return fleet_check_port(r, n, text);
     return fleet_refuse(r, n, "%s must be an address such as 'http://big.example:8080/v1', not '%s'", fleet_label(r), fleet_show(r, text));
 }
 

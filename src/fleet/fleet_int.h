@@ -135,6 +135,8 @@ int fleet_check_url_path(struct fleet_reader *r, const struct yaml_node *n, stru
 int fleet_check_header(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_origin(struct fleet_reader *r, const struct yaml_node *n, struct str text);
 int fleet_check_word(struct fleet_reader *r, const struct yaml_node *n, struct str text);
+/* Of an address with a scheme. */
+int fleet_check_port(struct fleet_reader *r, const struct yaml_node *n, struct str url);
 bool fleet_is_loopback(struct str ip);
 bool fleet_is_ip(struct str text); /* IPv4 or IPv6 without brackets */
 

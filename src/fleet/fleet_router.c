@@ -29,16 +29,18 @@ static int read_place(struct fleet_reader *r, const struct yaml_node *n, const c
     bool brackets = address.len > 2 && address.ptr[0] == '[' && address.ptr[address.len - 1] == ']';
     if (brackets)
         address = (struct str){address.ptr + 1, address.len - 2};
-    uint64_t port;
+    uint16_t port = 0;
     bool v6 = str_find_char(address, ':') >= 0;
-    if (!fleet_is_ip(address) || v6 != brackets || str_to_u64(str_of(colon + 1), &port) < 0 || port > UINT16_MAX)
+    if (!fleet_is_ip(address) || v6 != brackets || !colon[1])
         return fleet_refuse(r, n, "%s must be ADDRESS:PORT, such as '127.0.0.1:8080' or '[::1]:8080'%s, not '%s'", fleet_label(r), other,
                             fleet_show(r, str_of(text)));
+    if (!str_eq_c(str_of(colon + 1), "0") && !fleet_is_port(str_of(colon + 1), &port))
+        return fleet_refuse(r, n, "%s has the port '%s'; " FLEET_PORTS ", and with 0 the system chooses one", fleet_label(r), fleet_show(r, str_of(colon + 1)));
     const char *kept = arena_dup(r->arena, address);
     if (!kept)
         return err_nomem(r->err);
     *ret = kept;
-    *ret_port = (uint16_t)port;
+    *ret_port = port;
     return 0;
 }
 
@@ -107,7 +109,7 @@ int fleet_check_origin(struct fleet_reader *r, const struct yaml_node *n, struct
         ok = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '-' || c == ':' || c == '[' || c == ']';
     }
     if (ok)
-        return 0;
+        return fleet_check_port(r, n, text);
     return fleet_refuse(r, n, "%s must be the origin of a page in lower case, such as 'https://chat.example' or 'http://127.0.0.1:3000', not '%s'", fleet_label(r), fleet_show(r, text));
 }
 

@@ -81,6 +81,36 @@ int fleet_check_ssh(struct fleet_reader *r, const struct yaml_node *n, struct st
     return fleet_refuse(r, n, "%s must be a target such as 'user@host', not '%s'", fleet_label(r), fleet_show(r, text));
 }
 
+bool fleet_is_port(struct str text, uint16_t *ret)
+{
+    uint64_t port;
+    if (str_to_u64(text, &port) < 0 || port < 1 || port > UINT16_MAX)
+        return false;
+    *ret = (uint16_t)port;
+    return true;
+}
+
+bool fleet_has_bad_port(struct str url, struct str *ret)
+{
+    ptrdiff_t scheme = str_find(url, STR("://"));
+    size_t from = scheme < 0 ? 0 : (size_t)scheme + 3, end = from, colon = 0;
+    for (; end < url.len && !strchr("/?#", url.ptr[end]); end++) {
+        if (url.ptr[end] == ':')
+            colon = end + 1;
+        else if (url.ptr[end] == '@' || url.ptr[end] == ']') /* what was before is a name, or the address itself */
+            colon = 0;
+    }
+    uint16_t port;
+    *ret = (struct str){url.ptr + colon, end - colon};
+    return colon && !fleet_is_port(*ret, &port);
+}
+
+int fleet_check_port(struct fleet_reader *r, const struct yaml_node *n, struct str url)
+{
+    struct str port;
+    return fleet_has_bad_port(url, &port) ? fleet_refuse(r, n, "%s has the port '%s'; " FLEET_PORTS, fleet_label(r), fleet_show(r, port)) : 0;
+}
+
 bool fleet_is_ip(struct str text)
 {
     char s[INET6_ADDRSTRLEN];

@@ -92,7 +92,7 @@ const char *fleet_archive_wrong(struct str text, struct str *ret_place, struct s
     ptrdiff_t at = str_find(text, STR("#sha256="));
     if (at <= 0)
         return "needs its digest: 'archive:URL#sha256=DIGEST'";
-    struct str place = {text.ptr, (size_t)at}, digest = {text.ptr + at + 8, text.len - (size_t)at - 8};
+    struct str place = {text.ptr, (size_t)at}, digest = {text.ptr + at + 8, text.len - (size_t)at - 8}, port;
     if (!is_sha256(digest))
         return "needs 64 lower-case hexadecimal digits after '#sha256='";
     ptrdiff_t scheme = str_find(place, STR("://"));
@@ -101,6 +101,8 @@ const char *fleet_archive_wrong(struct str text, struct str *ret_place, struct s
     for (size_t i = 0; i < place.len; i++)
         if (place.ptr[i] == ' ' && scheme >= 0)
             return "holds a space; write it as %20";
+    if (scheme >= 0 && fleet_has_bad_port(place, &port))
+        return "has a port that is none; " FLEET_PORTS;
     *ret_place = place;
     *ret_digest = digest;
     return NULL;
@@ -112,11 +114,13 @@ static const char *image_wrong(struct str text, struct str *ret_digest)
     ptrdiff_t at = str_find(text, STR("@sha256:"));
     if (at < 0)
         return "needs its digest: 'oci:IMAGE@sha256:DIGEST'; a tag can be moved";
-    struct str image = {text.ptr, (size_t)at}, digest = {text.ptr + at + 8, text.len - (size_t)at - 8};
+    struct str image = {text.ptr, (size_t)at}, digest = {text.ptr + at + 8, text.len - (size_t)at - 8}, port;
     if (!is_sha256(digest))
         return "needs 64 lower-case hexadecimal digits after '@sha256:'";
     if (!is_token(image, "-_./:", 255))
         return "names no image before '@'";
+    if (str_find_char(image, '/') >= 0 && fleet_has_bad_port(image, &port)) /* without a registry it is a tag */
+        return "has a port that is none; " FLEET_PORTS;
     *ret_digest = digest;
     return NULL;
 }
@@ -197,6 +201,9 @@ static int read_web(struct fleet_reader *r, const struct yaml_node *n, struct st
     }
     if (!ok)
         return fleet_refuse(r, n, "%s must be like 'https://HOST/FOLDER', without a query or a name before the host, not '%s'", fleet_label(r), fleet_show(r, n->text));
+    int rc = fleet_check_port(r, n, s);
+    if (rc < 0)
+        return rc;
     m->source = FLEET_MODEL_WEB;
     m->source_arg = arena_dup(r->arena, s);
     return m->source_arg ? 0 : err_nomem(r->err);

@@ -83,6 +83,9 @@ static int take_endpoint(struct hub *h, const char *endpoint, struct err *err)
     if (!h->endpoint)
         return err_nomem(err);
     char shown[HUB_SHOWN_MAX]; /* without a password that somebody may have put there */
+    struct str port;
+    if (fleet_has_bad_port(e, &port))
+        return err_set(err, -EINVAL, "the hub's address (HF_ENDPOINT) '%s' has a port that is none; " FLEET_PORTS, hub_show(h, h->endpoint, shown));
     if (hub_origin_of(h, h->endpoint, &h->origin, err) < 0 || strpbrk(h->endpoint, "?#@"))
         return err_set(err, -EINVAL, "the hub's address (HF_ENDPOINT) must be like https://host, without a name, a password or a query, not '%s'", hub_show(h, h->endpoint, shown));
     return 0;

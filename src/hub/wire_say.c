@@ -29,6 +29,9 @@ int hub_origin_of(const struct hub *h, const char *url, struct hub_origin *ret, 
 {
     struct hub_origin o;
     char shown[HUB_SHOWN_MAX];
+    struct str port;
+    if (fleet_has_bad_port(str_of(url), &port))
+        return err_set(err, -EINVAL, "'%s' has a port that is none; " FLEET_PORTS, hub_show(h, url, shown));
     CURLU *u = h->c->url();
     if (!u)
         return err_nomem(err);

@@ -322,7 +322,7 @@ static void router_forms(void **state)
     assert_string_equal(f->router.certificate, "/srv/a.pem");
     assert_string_equal(f->router.key, "/etc/key.pem");
     fleet_free(f);
-    static const char *const bad[] = {"8080", "127.0.0.1", "127.0.0.1:", ":8080", "127.0.0.1:65536", "127.0.0.1:x", "[127.0.0.1]:80", "[::1]", "::1", "[::1:80", "localhost:80", "127.1:80", "[]:1"};
+    static const char *const bad[] = {"8080", "127.0.0.1", "127.0.0.1:", ":8080", "[127.0.0.1]:80", "[::1]", "::1", "[::1:80", "localhost:80", "127.1:80", "[]:1"};
     for (size_t i = 0; i < BASE_COUNT(bad); i++) {
         char text[128], want[256];
         (void)snprintf(text, sizeof text, "version: 1\nname: r\nrouter: {listen: \"%s\"}\n", bad[i]);
@@ -330,6 +330,57 @@ static void router_forms(void **state)
                        "f.yaml:3:18: 'listen' of the router must be ADDRESS:PORT, such as '127.0.0.1:8080' or '[::1]:8080', or unix:PATH, not '%s'", bad[i]);
         assert_refused(str_of(text), want);
     }
+}
+
+/* Wherever a port is written, it is one. */
+static void ports(void **state)
+{
+    (void)state;
+#define DIGEST "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+#define RANGE "ports are 1 to 65535"
+    static const struct {
+        const char *before, *after, *place;
+        const char *says; /* behind the port, which is named; NULL: it is not */
+        bool zero;        /* is one too */
+    } where[] = {
+        {"router: {listen: \"127.0.0.1:", "\"}\n", "3:18: 'listen' of the router", "; " RANGE ", and with 0 the system chooses one", true},
+        {"router: {admin: \"[::1]:", "\"}\n", "3:17: 'admin' of the router", "; " RANGE ", and with 0 the system chooses one", true},
+        {"router: {cors: [\"http://chat.example:", "\"]}\n", "3:17: item 1 of 'cors' of the router", "; " RANGE, false},
+        {"models: {m: {source: \"https://web.example:", "/folder\", weights: w}}\n", "3:22: 'source' of model 'm'", "; " RANGE, false},
+        {"runtimes: {l: {engine: llama.cpp, source: \"archive:https://web.example:", "/a.tar#sha256=" DIGEST "\"}}\n", "3:43: 'source' of runtime 'l'", NULL, false},
+        {"runtimes: {l: {engine: vllm, source: \"oci:registry.example:", "/vllm@sha256:" DIGEST "\"}}\n", "3:38: 'source' of runtime 'l'", NULL, false},
+        {"models: {m: {source: \"hf:a/b\", weights: w}}\nruntimes: {l: {engine: llama.cpp, source: system}}\nservices: {a: {runtime: l, model: m, port: 7770}}\n"
+         "clients: {c: {format: json, file: c.json, url: \"http://[::1]:", "/v1\"}}\n", "6:48: 'url' of client 'c'", "; " RANGE, false},
+    };
+    static const char *const tried[] = {"65535", "0", "65536", "99999", "18446744073709551617"};
+    for (size_t i = 0; i < BASE_COUNT(where); i++)
+        for (size_t k = 0; k < BASE_COUNT(tried); k++) {
+            base_autobuf struct buf text = BUF_INIT(2048), want = BUF_INIT(2048);
+            buf_addf(&text, "version: 1\nname: r\n%s%s%s", where[i].before, tried[k], where[i].after);
+            if (where[i].says)
+                buf_addf(&want, "f.yaml:%s has the port '%s'%s", where[i].place, tried[k], where[i].says);
+            else
+                buf_addf(&want, "f.yaml:%s has a port that is none; " RANGE, where[i].place);
+            if (k == 0 || (k == 1 && where[i].zero))
+                fleet_free(parse(text.ptr, "f.yaml"));
+            else
+                assert_refused(buf_str(&text), want.ptr);
+        }
+}
+
+/* What is no port is not taken for one. */
+static void addresses_without_ports(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"http://h", "https://[2001:db8::7]/v1", "http://name:secret@h/x", "http://h:1", "h:65535/a:b", "http://h/a:0", "http://h?q=a:0", ""};
+    static const char *const bad[] = {"http://h:/", "http://h:x/", "http://name:secret@h:0/x", "https://[::1]:65536", "h:70000/x", "http://h:-1", "http://h: 80"};
+    struct str port;
+    for (size_t i = 0; i < BASE_COUNT(good); i++)
+        assert_false(fleet_has_bad_port(str_of(good[i]), &port));
+    for (size_t i = 0; i < BASE_COUNT(bad); i++)
+        assert_true(fleet_has_bad_port(str_of(bad[i]), &port));
+    assert_true(fleet_has_bad_port(STR("http://name:secret@h:080x/y"), &port));
+    assert_true(str_eq_c(port, "080x"));
 }
 
 static void services_on_demand(void **state)
@@ -809,6 +860,8 @@ int main(void)
         cmocka_unit_test(full_service),
         cmocka_unit_test(full_pinned_runtimes), cmocka_unit_test(full_endpoints_and_router), cmocka_unit_test(full_clients_and_documents),
         cmocka_unit_test(router_forms),
+        cmocka_unit_test(ports),
+        cmocka_unit_test(addresses_without_ports),
         cmocka_unit_test(services_on_demand),
         cmocka_unit_test(declared_hashes),
         cmocka_unit_test(router_port_and_hosts),
