@@ -8,6 +8,9 @@ source "${BASH_SOURCE[0]%/*}/../aids/ports.bash"
 # shellcheck source=test/aids/wait.bash
 source "${BASH_SOURCE[0]%/*}/../aids/wait.bash"
 
+# No question waits for ever.
+curl() { command curl --max-time 30 "$@"; }
+
 setup() {
 	BERTH=${BERTH:-$PWD/build/berth}
 	scratch=$(mktemp -d)

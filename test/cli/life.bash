@@ -5,9 +5,6 @@
 #
 # Shared by the tests of a fleet that lives: a fleet `life` of fake engines in the background, and streams that run across what is done to it.
 
-# No question waits for ever.
-curl() { command curl --max-time 30 "$@"; }
-
 router="{listen: '127.0.0.1:0'}"
 aids=$(cd "$(dirname "${BERTH:-build/berth}")/aids" && pwd)
 

@@ -38,9 +38,20 @@ route() {
 	return 1
 }
 
+# Requests that nobody answers have 30 s, then 30 s more for what ends by itself.
 stop() {
-	[ -z "${route:-}" ] || { kill -TERM "$route" && wait "$route"; } || true
+	local pid=${route:-}
 	route=
+	[ -n "$pid" ] && kill -TERM "$pid" 2>/dev/null || return 0
+	wait_for 60 is_gone "$pid" || { kill -KILL "$pid"; return 1; }
+}
+
+is_gone() { ! kill -0 "$1" 2>/dev/null; }
+
+# One that must not come up; it is not waited for when it does.
+route_fails() {
+	run_split timeout 60 "$BERTH" route -f "$fleet"
+	[ "$status" -eq 1 ]
 }
 
 teardown() {
@@ -67,8 +78,7 @@ teardown() {
 	pair one
 	chmod 644 "$scratch/one.key"
 	write_fleet "{listen: '127.0.0.1:0', tls: {certificate: one.pem, key: one.key}}"
-	run_split "$BERTH" route -f "$fleet"
-	[ "$status" -eq 1 ]
+	route_fails
 	[ "$errors" = "berth route: key '$scratch/one.key' is open to everybody on this machine; take that away: chmod o= '$scratch/one.key'" ]
 	chmod 640 "$scratch/one.key"
 	route
@@ -78,11 +88,10 @@ teardown() {
 	pair one
 	pair two
 	write_fleet "{listen: '127.0.0.1:0', tls: {certificate: one.pem, key: two.key}}"
-	run_split "$BERTH" route -f "$fleet"
-	[ "$status" -eq 1 ]
+	route_fails
 	[[ $errors == *"certificate '$scratch/one.pem' with key '$scratch/two.key': key: it does not belong to the certificate"* ]]
 	write_fleet "{listen: '127.0.0.1:0', tls: {certificate: none.pem, key: two.key}}"
-	run_split "$BERTH" route -f "$fleet"
+	route_fails
 	[ "$errors" = "berth route: cannot read '$scratch/none.pem': No such file or directory" ]
 }
 
@@ -101,14 +110,12 @@ teardown() {
 	[ "$(stat -c '%a %G' "$scratch/router.sock")" = "660 $group" ]
 	stop
 	write_fleet "{listen: 'unix:router.sock', group: no-such-group}"
-	run_split "$BERTH" route -f "$fleet"
-	[ "$status" -eq 1 ]
+	route_fails
 	[[ $errors == *"group 'no-such-group' is not known on this machine"* ]]
 	[ ! -e "$scratch/router.sock" ]
 	echo kept >"$scratch/router.sock"
 	write_fleet "{listen: 'unix:router.sock'}"
-	run_split "$BERTH" route -f "$fleet"
-	[ "$status" -eq 1 ]
+	route_fails
 	[[ $errors == *"something that is no socket is there; remove it, or choose another path"* ]]
 	[ "$(cat "$scratch/router.sock")" = kept ]
 }
