@@ -80,6 +80,14 @@ struct str http_field_get(const struct http_head *h, const char *name)
     return (struct str){0};
 }
 
+bool http_field_once(const struct http_head *h, const char *name)
+{
+    size_t n = 0, len = strlen(name);
+    for (size_t i = 0; i < h->n_fields; i++)
+        n += named(&h->fields[i], name, len);
+    return n <= 1;
+}
+
 static bool has_token(struct str list, struct str token)
 {
     while (list.ptr)

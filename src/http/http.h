@@ -41,6 +41,8 @@ struct http_head {
 
 /* The value of the first field of that name (case does not matter), or a view with ptr NULL. */
 struct str http_field_get(const struct http_head *h, const char *name);
+/* False: there are several of that name, so that who looks at one of them may be misled. */
+bool http_field_once(const struct http_head *h, const char *name);
 /* True when a comma-separated field of that name has that token in any of its lines. */
 bool http_field_has(const struct http_head *h, const char *name, const char *token);
 /* True for fields that belong to one connection and are never forwarded: Connection and those it names, Keep-Alive, Proxy-Connection, Proxy-Authenticate,

@@ -176,7 +176,7 @@ size_t proxy_cors_fields(const struct proxy_config *c, const struct http_head *h
     /* Said to everybody: a cache must not give one origin's answer to another. */
     out[n++] = HTTPIO_FIELD(STR("Vary"), STR("Origin"));
     struct str origin = http_field_get(head, "origin");
-    if (!is_allowed(c, origin))
+    if (!is_allowed(c, origin) || !http_field_once(head, "origin"))
         return n;
     out[n++] = HTTPIO_FIELD(STR("Access-Control-Allow-Origin"), origin);
     out[n++] = HTTPIO_FIELD(STR("Access-Control-Expose-Headers"), STR("X-Berth-Request-Id, X-Berth-Replica, X-Berth-Decision, X-Berth-Attempts, X-Berth-Queue-Ms, Retry-After"));

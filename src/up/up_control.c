@@ -409,18 +409,19 @@ static const struct route {
 /* Whether a browser was not led here by another page: it names this place as one does that means it, an address or localhost, and any page that asks is ours. */
 static bool is_meant(const struct http_head *head)
 {
-    struct str host = http_field_get(head, "host"), origin = http_field_get(head, "origin"), name = host;
+    struct str host = http_field_get(head, "host"), origin = http_field_get(head, "origin"), rest = host, name, port;
     struct net_addr a;
     char ip[NET_HOST_MAX];
-    if (name.len && name.ptr[0] == '[') {
-        ptrdiff_t end = str_find_char(name, ']');
-        name = end < 1 ? (struct str){0} : (struct str){name.ptr + 1, (size_t)end - 1};
+    if (host.len && host.ptr[0] == '[') {
+        rest = (struct str){host.ptr + 1, host.len - 1};
+        name = str_split(&rest, ']');
+        if (!rest.ptr || (rest.len && rest.ptr[0] != ':'))
+            return false;
     } else {
-        struct str rest = name;
         name = str_split(&rest, ':');
     }
     snprintf(ip, sizeof ip, STR_FMT, STR_ARG(name));
-    if (!str_eq_nocase(name, STR("localhost")) && net_addr_ip(ip, 0, &a) < 0)
+    if (name.len >= sizeof ip || fleet_has_bad_port(host, &port) || !http_field_once(head, "origin") || (!str_eq_nocase(name, STR("localhost")) && net_addr_ip(ip, 0, &a) < 0))
         return false;
     return !origin.ptr || (str_starts(origin, STR("http://")) && str_eq((struct str){origin.ptr + 7, origin.len - 7}, host));
 }

@@ -59,6 +59,44 @@ code() { curl -sS --max-time 20 -o /dev/null -w '%{http_code}' "$@"; }
 	[ "$(curl -sS --max-time 20 "$admin/status" | jq '.services[0].drained')" = false ]
 }
 
+# asked HOST [ORIGIN]...: the status of a question with these fields as they are
+asked() {
+	local host=$1 origin
+	shift
+	exec 7<>"/dev/tcp/127.0.0.1/${admin##*:}"
+	{
+		printf 'GET /status HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n' "$host"
+		for origin in "$@"; do
+			printf 'Origin: %s\r\n' "$origin"
+		done
+		printf '\r\n'
+	} >&7
+	read -r -t 20 _ answered _ <&7
+	exec 7>&- 7<&-
+	echo "$answered"
+}
+
+@test "only an address or localhost names it, and only its own page asks: names that were bound anew, look-alikes, several at once" {
+	bring_up
+	port=${admin##*:}
+	for host in "127.0.0.1:$port" "localhost:$port" "LocalHost" "[::1]:$port" "[::1]" "192.0.2.7"; do
+		[ "$(asked "$host")" = 200 ] || { echo "$host"; false; }
+		[ "$(asked "$host" "http://$host")" = 200 ] || { echo "$host"; false; }
+	done
+	for host in '' "evil.example:$port" "127.0.0.1.evil.example:$port" "localhost.evil.example" "localhost." "evil-localhost" "127.1" "0x7f000001" "2130706433" "[::1].evil.example" "[::1" \
+		"[::1]evil.example:$port" "user@127.0.0.1" "127.0.0.1:$port.evil.example" "127.0.0.1:" "127.0.0.1:0" "127.0.0.1, evil.example" "$(printf '1%.0s' {1..300})"; do
+		[[ $(asked "$host") == 40[03] ]] || { echo "$host"; false; }
+	done
+	own=127.0.0.1:$port
+	for origin in null '' "https://$own" "http://localhost:$port" "http://127.0.0.1" "http://$own/" "http://$own.evil.example" "http://evil.example/$own" "http://user@$own" "HTTP://$own" "http://${own}0" \
+		"$own" "file://" "http://$own,http://evil.example" "http://$own http://evil.example" "http://$(printf 'a%.0s' {1..5000})"; do
+		[ "$(asked "$own" "$origin")" = 403 ] || { echo "$origin"; false; }
+	done
+	[ "$(asked "$own" "http://$own" "http://evil.example")" = 403 ]
+	[ "$(asked "$own" "http://evil.example" "http://$own")" = 403 ]
+	[ "$(asked "$own" "$(printf 'http://%s\001' "$own")")" = 400 ]
+}
+
 @test "its port is taken: who has it" {
 	bring_up
 	sed "s/name: admin/name: other/; s/127.0.0.1:0/127.0.0.1:$router_port/; s/$port/$((port + 1))/; s/listen: \"[^\"]*\"/listen: \"127.0.0.1:0\"/" "$fleet" >"$scratch/other.yaml"

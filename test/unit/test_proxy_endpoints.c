@@ -410,12 +410,80 @@ static void pages_read_own_answers(void **state)
     }
 }
 
+/* One question in bytes of its own; what comes back is in c->body. */
+static void ask_as(struct client *c, const char *method, const char *fields)
+{
+    base_autobuf struct buf b = BUF_INIT(1 << 16);
+    buf_addf(&b, "%s /v1/models HTTP/1.1\r\nHost: x\r\n%sConnection: close\r\n\r\n", method, fields);
+    assert_int_equal(buf_status(&b), 0);
+    raw_start(c, b.ptr);
+    WAIT(c->done);
+}
+
+/* Only the very origins that are declared may read; whatever looks like one of them, and several at once, are told nothing. */
+static void hostile_origins(void **state)
+{
+    (void)state;
+    static const char *const origins[] = {"https://chat.example", "http://127.0.0.1:3000"};
+    static const char *const hostile[] = {
+        "null", "", "*", "file://", "chrome-extension://abcdef", "about:blank", "http://chat.example", "HTTPS://chat.example", "https://CHAT.example", "https://chat.example:443", "https://chat.example:8443",
+        "https://chat.example.", "https://chat.example/", "https://chat.example.evil.test", "https://evilchat.example", "https://evil.test/https://chat.example", "https://chat.example@evil.test",
+        "https://user:secret@chat.example", "https://chat.exampl", "https://xn--cht-5cd.example", "https://ch\xd0\xb0t.example", "https://chat.example,https://evil.test", "https://chat.example https://evil.test",
+        "https://chat.example\thttps://evil.test", "http://127.0.0.1", "http://127.0.0.1:30000", "http://127.0.0.1:3000.evil.test", "http://127.1:3000", "http://localhost:3000", "http://[::1]:3000", "127.0.0.1:3000",
+    };
+    char fields[8192], far[6000];
+    struct client c;
+    rig_replicas(1, ECHO);
+    rig.proxy->config->cors = origins;
+    rig.proxy->config->n_cors = BASE_COUNT(origins);
+    memset(far, 'a', sizeof far);
+    memcpy(far, "https://", 8);
+    memcpy(far + sizeof far - 14, ".chat.example", 14);
+    for (size_t i = 0; i <= BASE_COUNT(hostile); i++) {
+        const char *origin = i < BASE_COUNT(hostile) ? hostile[i] : far;
+        snprintf(fields, sizeof fields, "Origin: %s\r\n", origin);
+        ask_as(&c, "GET", fields);
+        if (!str_starts(buf_str(&c.body), STR("HTTP/1.1 200 ")) || contains(&c.body, "Access-Control-") || !contains(&c.body, "Vary: Origin\r\n"))
+            fail_msg("'%s': %s", origin, c.body.ptr);
+        client_release(&c);
+        snprintf(fields, sizeof fields, "Origin: %s\r\nAccess-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n", origin);
+        ask_as(&c, "OPTIONS", fields);
+        if (!str_starts(buf_str(&c.body), STR("HTTP/1.1 403 ")) || contains(&c.body, "Access-Control-"))
+            fail_msg("'%s': %s", origin, c.body.ptr);
+        client_release(&c);
+    }
+    static const char *const several[] = {"Origin: https://chat.example\r\nOrigin: https://evil.test\r\n", "Origin: https://evil.test\r\nOrigin: https://chat.example\r\n",
+                                          "Origin: https://chat.example\r\norigin: https://chat.example\r\n"};
+    for (size_t i = 0; i < BASE_COUNT(several); i++) {
+        ask_as(&c, "GET", several[i]);
+        assert_true(str_starts(buf_str(&c.body), STR("HTTP/1.1 200 ")));
+        assert_false(contains(&c.body, "Access-Control-"));
+        client_release(&c);
+    }
+    static const char *const broken[] = {"Origin: https://chat.example\x01\r\n", "Origin: https://chat.example\x7f\r\n", "Origin: https://chat.example\rX: y\r\n", "Origin : https://chat.example\r\n"};
+    for (size_t i = 0; i < BASE_COUNT(broken); i++) {
+        ask_as(&c, "GET", broken[i]);
+        assert_true(str_starts(buf_str(&c.body), STR("HTTP/1.1 400 ")));
+        assert_false(contains(&c.body, "Access-Control-"));
+        client_release(&c);
+    }
+    for (size_t i = 0; i < BASE_COUNT(origins); i++) {
+        char want[64];
+        snprintf(fields, sizeof fields, "Origin: %s\r\n", origins[i]);
+        snprintf(want, sizeof want, "Access-Control-Allow-Origin: %s\r\n", origins[i]);
+        ask_as(&c, "GET", fields);
+        assert_true(contains(&c.body, want));
+        assert_false(contains(&c.body, "Access-Control-Allow-Credentials"));
+        client_release(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         RIG_TEST(a_session_is_its_keys),
         RIG_TEST(json_endpoints), RIG_TEST(reading_endpoints), RIG_TEST(forms), RIG_TEST(fields_both_ways), RIG_TEST(key_of_a_replica), RIG_TEST(keys_of_clients),
-        RIG_TEST(capacity_is_asked), RIG_TEST(refused_key), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket), RIG_TEST(pages_read_own_answers),
+        RIG_TEST(capacity_is_asked), RIG_TEST(refused_key), RIG_TEST(unknown_model), RIG_TEST(probes), RIG_TEST(no_websocket), RIG_TEST(pages_read_own_answers), RIG_TEST(hostile_origins),
     };
     return cmocka_run_group_tests_name("proxy_endpoints", tests, NULL, NULL);
 }
