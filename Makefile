@@ -116,6 +116,10 @@ $(BUILD)/names.so: test/names/resolver.c
 	@mkdir -p $(@D)
 	$(CC) -std=c17 -D_GNU_SOURCE $(WARN) -Wno-missing-prototypes -O2 -fPIC -shared -o $@ $<
 
+$(BUILD)/clock.so: test/clock/jump.c
+	@mkdir -p $(@D)
+	$(CC) -std=c17 -D_GNU_SOURCE $(WARN) -Wno-missing-prototypes -O2 -fPIC -shared -o $@ $<
+
 $(BUILD)/open-counter.so: test/check/opens.c
 	@mkdir -p $(@D)
 	$(CC) -std=c17 -D_GNU_SOURCE $(WARN) -Wno-missing-prototypes -O2 -fPIC -shared -o $@ $<
@@ -123,7 +127,7 @@ $(BUILD)/open-counter.so: test/check/opens.c
 $(BUILD)/fitmodels: $(BUILD)/aids/fitmodels
 	@cp $< $@
 
-test-programs: all $(UNIT) $(FUZZ) $(AIDS) $(BUILD)/fit-observer.so $(BUILD)/crash-recorder.so $(BUILD)/names.so $(BUILD)/open-counter.so
+test-programs: all $(UNIT) $(FUZZ) $(AIDS) $(BUILD)/fit-observer.so $(BUILD)/crash-recorder.so $(BUILD)/names.so $(BUILD)/clock.so $(BUILD)/open-counter.so
 
 # What threads work in.
 RACES := net net_resolve net_tls hub proxy_file proxy_join proxy_lanes proxy_link proxy_worker
