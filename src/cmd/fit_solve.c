@@ -17,6 +17,8 @@
 #define POINTS_SHOWN 8
 #define SPEED_ALIKE 1.1 /* estimates that differ by less are the same */
 #define COMMAND_WIDTH 78 /* columns of a command line, broken with backslashes */
+#define MARGIN_BYTES ((uint64_t)1 << 30) /* of each device, where no floor is declared: what the engine's own fit leaves ... */
+#define MARGIN_SHARE 16                  /* ... but of small ones no more than this part */
 #define FREE_SERVICES 2 /* so many are searched over everything; more of them over the neighbourhood of what is declared */
 
 static int no_memory(void)
@@ -96,6 +98,7 @@ struct group {
     size_t n;
     struct fit_device devices[FIT_DEVICES_MAX];
     struct fit_host memory;
+    uint64_t margin_bytes; /* the largest that a device keeps though no floor is declared; 0: none does */
     struct fit_choice *choices;
     size_t n_points;
     enum fit_want want;
@@ -147,6 +150,21 @@ static void take_devices(const struct check_plan *p, const struct check_machine 
         g->inputs[i].shape = &g->shapes[i];
         g->inputs[i].devices = g->devices;
         g->inputs[i].host = &g->memory;
+    }
+}
+
+/* Where nobody has said how much is to stay free the most that fits leaves a device nothing. Figures may be estimates, and what drivers, other programs and the engine take later is in none of them. */
+static void keep_margin(const struct fit_session *s, const struct check_machine *m, struct group *g)
+{
+    bool declared = s->options.floor_set;
+    for (size_t i = 0; i < g->n; i++)
+        declared = declared || g->needs[i]->service->floor_set;
+    for (size_t d = 0; !declared && d < m->n_devices; d++) {
+        uint64_t share = g->devices[d].total_bytes / MARGIN_SHARE, margin = share < MARGIN_BYTES ? share : MARGIN_BYTES;
+        if (g->devices[d].floor_bytes)
+            continue;
+        g->devices[d].floor_bytes = margin;
+        g->margin_bytes = margin > g->margin_bytes ? margin : g->margin_bytes;
     }
 }
 
@@ -240,6 +258,8 @@ static void recommend(struct group *g, struct fit_choice *spare)
 static int solve_group(struct fit_session *s, const struct check_machine *m, enum fit_want want, struct group *g, struct arena *a, struct err *err)
 {
     take_devices(s->plan, m, g);
+    if (g->inputs[0].n_devices > 0)
+        keep_margin(s, m, g);
     g->want = want;
     struct fit_choice *spare = arena_alloc(a, g->n, sizeof(*spare));
     if (!spare)
@@ -454,12 +474,25 @@ static int add_points(const struct group *g, const size_t *shown, size_t n, cons
     return buf_status(out) < 0 ? err_nomem(err) : 0;
 }
 
+/* What was kept free though nobody said so. */
+static void add_margin(const struct group *g, const struct fit_view *v, struct buf *out)
+{
+    char text[160], margin[UNITS_TEXT];
+    if (!g->margin_bytes)
+        return;
+    (void)snprintf(text, sizeof(text), "no floor is declared: %s of each device are kept free (of a small one a %uth); --floor 0 uses all", units_show_bytes(g->margin_bytes, margin), MARGIN_SHARE);
+    buf_add_c(out, "  ");
+    cmd_add_wrapped_within(out, str_of(text), 2, 2, "", v->width);
+    buf_add_char(out, '\n');
+}
+
 static int solved_text(struct fit_session *s, const struct group *g, const struct fit_view *v, struct buf *out, struct err *err)
 {
     const struct check_machine *m = g->needs[0]->machine;
     buf_addf(out, "%s%s%s: ", os_style_on(OS_BOLD, v->color), m->host->name, os_style_off(OS_BOLD, v->color));
     if (!g->n_points) {
         buf_add_c(out, "nothing that was tried fits\n");
+        add_margin(g, v, out);
         return 0;
     }
     size_t shown[POINTS_SHOWN], n = points_shown(g, shown);
@@ -471,6 +504,7 @@ static int solved_text(struct fit_session *s, const struct group *g, const struc
              g->instead ? " (none keeps the declared context)" : "", units_show_count(FIT_SOLVE_DEPTH, depth));
     cmd_add_wrapped_within(out, buf_str(&head), strlen(m->host->name) + 2, 2, "", v->width);
     buf_add_char(out, '\n');
+    add_margin(g, v, out);
     int r = add_points(g, shown, n, v, s->plan->arena, out, err);
     if (r < 0)
         return r;
@@ -488,6 +522,7 @@ static int solved_json(struct fit_session *s, const struct group *g, struct json
 {
     json_out_obj(o, NULL);
     json_out_cstr(o, "host", g->needs[0]->machine->host->name);
+    json_out_u64(o, "margin", g->margin_bytes);
     json_out_arr(o, "front");
     for (size_t p = 0; p < g->n_points; p++) {
         json_out_arr(o, NULL);

@@ -263,6 +263,33 @@ unwrap() {
 	done
 }
 
+@test "--solve without a floor keeps 1 GiB of each device, of a small one a sixteenth, and says so" {
+	two_cards
+	grep -v '^    floor:' $box >"$scratch/f.yaml"
+	margin_of() { # OPTION...: the margin, and the least that is left of a device at any point, over it
+		run_split "$BERTH" fit -f "$scratch/f.yaml" --headers "$scratch/h" --solve --json "$@"
+		[ "$status" -eq 0 ]
+		jq -c '.[0] | [.margin, ([.front[][].left_over_floor] | min >= 0), .front[0][0].context_per_slot]' <<<"$output"
+	}
+	IFS=, read -r margin over kept <<<"$(margin_of)"
+	[ "$margin $over" = '[1073741824 true' ]
+	IFS=, read -r margin over all <<<"$(margin_of --floor 0)"
+	[ "$margin $over" = '[0 true' ]
+	[ "${kept%]}" -le "${all%]}" ]
+	[ "$(margin_of --floor 1GiB)" = "[0,true,$kept" ]
+	run_split "$BERTH" fit -f "$scratch/f.yaml" --headers "$scratch/h" --solve
+	[ -z "$(grep -E '^.{81}' <<<"$output" | grep -v payloads)" ]
+	unwrap
+	[[ $output == *" no floor is declared: 1.00 GiB of each device are kept free (of a small one a 16th); --floor 0 uses all "* ]]
+	run_split "$BERTH" fit -f $box --headers "$scratch/h" --solve
+	[[ $output != *"no floor is declared"* ]]
+	# a card of 8 GiB keeps 512 MiB, and where nothing fits that is told too
+	sed -i 's/memory: 31.86GiB/memory: 8GiB/' "$scratch/f.yaml"
+	run_split "$BERTH" fit -f "$scratch/f.yaml" --headers "$scratch/h" --solve
+	unwrap
+	[[ $output == *" no floor is declared: 512.00 MiB of each device are kept free"* ]] || { echo "$output"; false; }
+}
+
 @test "--solve of experts: as few as it takes on the CPU, whatever is declared; declared slots and KV before more of them" {
 	mkdir -p "$scratch/h"
 	hollow qwen3-235b
