@@ -193,6 +193,7 @@ const reasons = {
   least: "It had the fewest requests for each slot.",
   hash: "The place follows from the conversation.",
   retry: "The replicas before it failed.",
+  joined: "The same turn was under way; both get its answer.",
 };
 
 function fact(list, name, value) {
@@ -204,7 +205,7 @@ async function explain(id) {
   const answer = await fetch(`/requests/${id}`);
   const r = await answer.json();
   setText(byId("explain-title"), answer.ok ? `Request ${r.id}: ${r.method} ${r.path}` : `Request ${id}`);
-  setText(byId("explain-why"), answer.ok ? (r.decision ? `${r.replica}: ${reasons[r.decision] || r.decision}` : "No replica has had it yet.") : r.error);
+  setText(byId("explain-why"), answer.ok ? (r.decision ? `${r.replica || "-"}: ${reasons[r.decision] || r.decision}` : "No replica has had it yet.") : r.error);
   body.replaceChildren();
   facts.replaceChildren();
   for (const c of r.candidates || []) {

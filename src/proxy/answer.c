@@ -142,18 +142,23 @@ static bool is_behind(const struct proxy_request *r, bool between)
     return r->behind > PROXY_BEHIND_MAX + (between ? 0 : PROXY_EVENT_MAX);
 }
 
+static void leave_behind(struct proxy_request *r, bool between)
+{
+    r->slow = true;
+    proxy_answer_part(r, between, 503, STR("this client took its answer too slowly"));
+}
+
 static void drop_behind(struct proxy_request *r, bool between)
 {
-    static const struct str text = {"this client took its answer too slowly", 38};
     for (struct proxy_request *f = r->followers, *next; f; f = next) {
         next = f->next_follower;
         if (!is_behind(f, between))
             continue;
         proxy_join_leave(f);
-        proxy_answer_part(f, between, 503, text);
+        leave_behind(f, between);
     }
     if (r->followers && is_behind(r, between))
-        proxy_answer_part(proxy_join_succeed(r), between, 503, text);
+        leave_behind(proxy_join_succeed(r), between);
 }
 
 /* To every client. Whoever takes it is not held up by one who does not. */
@@ -197,6 +202,7 @@ void proxy_answer_begin(struct proxy_request *f, const struct proxy_origin *o)
         proxy_request_fail(f, 502, "the answer of replica '%s' cannot be passed on", o->last);
         return;
     }
+    see_joined(f->proxy->see, f->page, f->last);
     f->passing = f->content = true;
     f->content_ms = net_loop_now_ms(f->lane->loop);
     see_phase(f->proxy->see, f->page, SEE_DECODE, f->content_ms);

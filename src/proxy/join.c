@@ -101,6 +101,7 @@ static bool follow(struct proxy_request *r, const struct proxy_body *body, struc
     r->next_follower = leader->followers;
     leader->followers = r;
     r->ticket.decision = SCHED_JOINED;
+    see_joined(r->proxy->see, r->page, leader->last);
     metrics_add(PROXY_M(r->proxy, PROXY_M_JOINS, r->sink ? "other" : "same"), 1);
     return true;
 }

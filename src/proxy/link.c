@@ -59,6 +59,7 @@ struct proxy_link {
     bool full;                    /* the answer's lane wants to know when it has */
     /* the answer's until it is over, then the client's */
     unsigned status;
+    bool slow;
     struct buf text;
     struct dialect_usage usage;   /* of an answer that has no other client: who counts it */
     struct sched_replica *replica;
@@ -249,6 +250,7 @@ static void take_reply(struct proxy_link *k, bool refused)
         proxy_body_release(&k->body);
     } else if (!refused) {
         r->ticket.decision = SCHED_JOINED;
+        see_joined(k->proxy->see, r->page, NULL);
         proxy_body_drop(k->proxy, &k->body);
     } else {
         r->body = k->body;
@@ -278,6 +280,7 @@ static void take_end(struct proxy_link *k, enum proxy_link_over how)
         r->ticket.replica = k->replica;
         r->ticket.predicted = k->predicted;
     }
+    r->slow = k->slow;
     let_go(k);
     if (how == PROXY_LINK_ENDED)
         httpio_end(r->x);
@@ -380,6 +383,7 @@ void proxy_link_end(struct proxy_request *r, enum proxy_link_over how, unsigned 
     lock(k);
     k->to_client.over = how;
     k->status = status;
+    k->slow = r->slow;
     k->usage = r->usage;
     k->gaps = r->gaps;
     k->replica = r->ticket.replica;

@@ -232,7 +232,7 @@ static void close_page(const struct proxy_request *r, struct see_page *page, boo
     struct proxy *p = r->proxy;
     const struct dialect_usage *u = &r->usage;
     double regret;
-    const char *outcome = r->cancelled ? "cancelled" : r->cut ? "cut" : left ? "left" : status >= 400 ? "error" : "ok";
+    const char *outcome = r->cancelled ? "cancelled" : r->slow ? "slow" : r->cut ? "cut" : left ? "left" : status >= 400 ? "error" : "ok";
     struct see_end end = {.status = status, .outcome = outcome, .counted = u->known, .prompt_n = u->prompt_n, .cached_n = u->cached_n, .predicted_n = u->predicted_n,
                           .prompt_ms = u->prompt_ms, .predicted_ms = u->predicted_ms};
     if (see_end(p->see, page, &end, net_loop_now_ms(r->lane->loop), &regret))
@@ -347,7 +347,7 @@ void proxy_numbers_done(struct proxy_request *r, bool completed)
     const char *endpoint = r->endpoint ? r->endpoint->name : "", *replica = r->last ? r->last : "";
     char text[STR_U64 + 1];
     struct at_end at;
-    bool left = !completed && !r->cut;
+    bool left = !completed && !r->cut, broke = r->cut && !r->cancelled && !r->slow;
     take_end(r, &at);
     /* 499: the client left before there was an answer, in the words of other servers' logs */
     unsigned status = r->status ? r->status : 499;
@@ -360,9 +360,9 @@ void proxy_numbers_done(struct proxy_request *r, bool completed)
         metrics_add(PROXY_M(p, PROXY_M_REQUESTS, endpoint, replica, code), 1);
     if (r->key)
         metrics_add(PROXY_M(p, PROXY_M_KEY_REQUESTS, r->key, code), 1);
-    if ((r->cut && !r->cancelled) || (r->status >= 500 && !r->passing))
+    if (broke || (r->status >= 500 && !r->passing))
         p->stats.errors++;
-    if (r->cut && !r->cancelled)
+    if (broke)
         metrics_add(PROXY_M(p, PROXY_M_CUT, replica), 1);
     else if (left && !r->cancelled)
         metrics_add(PROXY_M(p, PROXY_M_CANCELLED, phase(r, at.waiting)), 1);

@@ -31,7 +31,7 @@
  *
  * Threads: a lane has one event loop and everything that lives on it: connections, requests, calls. Lanes share the struct proxy. What is marked "lock" there is used while its lock is held, which is for moments, and
  * never over a callback, a system call or another function of a lane; the rest never changes after proxy_new, is atomic, or belongs to the owner's thread. The first lane is on the owner's loop and thread. A request whose
- * turn another lane finds is put into its own lane's list `handed`, and that lane is woken.
+ * turn another lane finds is put into its own lane's list `handed`, and that lane is woken. One that gets the answer of another lane's does so over a link.
  */
 #pragma once
 
@@ -478,6 +478,7 @@ struct proxy_request {
     bool passing;                /* the answer is a replica's */
     bool cut;                    /* ... and broke off */
     bool cancelled;              /* by who runs the router */
+    bool slow;                   /* cut off, as others go on without it */
     size_t turned_away;          /* where it would have stood in a queue that was full */
     uint64_t token_ms;           /* when the last token passed */
     struct metrics_series *gaps; /* where the time between them goes */

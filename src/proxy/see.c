@@ -251,6 +251,16 @@ void see_sent(struct see *s, struct see_page *g, const struct sched_ticket *t, c
     unlock(s);
 }
 
+void see_joined(struct see *s, struct see_page *g, const char *replica)
+{
+    if (!g)
+        return;
+    lock(s);
+    g->decision = sched_decision_name(SCHED_JOINED);
+    g->replica = replica;
+    unlock(s);
+}
+
 void see_failed(struct see *s, struct see_page *g, const char *reason)
 {
     if (!g)

@@ -61,12 +61,14 @@ void see_phase(struct see *s, struct see_page *g, enum see_phase phase, uint64_t
 void see_position(struct see *s, struct see_page *g, size_t position);
 /* A replica gets it: whom the ticket chose, and from what. names[i]: of t->weighed[i]. */
 void see_sent(struct see *s, struct see_page *g, const struct sched_ticket *t, const char *const *names, uint64_t now_ms);
+/* It gets the answer of another one, which that replica has; NULL: none has it yet, or it is not known. */
+void see_joined(struct see *s, struct see_page *g, const char *replica);
 /* That attempt failed. reason is not copied. */
 void see_failed(struct see *s, struct see_page *g, const char *reason);
 void see_tokens(struct see *s, struct see_page *g, uint64_t n);
 struct see_end {
     unsigned status;
-    const char *outcome; /* "ok", "error", "cut", "left", "cancelled"; not copied */
+    const char *outcome; /* "ok", "error", "cut", "slow", "left", "cancelled"; not copied */
     bool counted;        /* the replica told of tokens */
     uint64_t prompt_n, cached_n, predicted_n;
     double prompt_ms, predicted_ms; /* 0 unknown */

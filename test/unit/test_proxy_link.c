@@ -104,6 +104,16 @@ static void finish_stream(struct replica *r)
     replica_end(r);
 }
 
+static bool shown(unsigned number, const char *text)
+{
+    base_autobuf struct buf b = BUF_INIT(1 << 16);
+    char target[64];
+    unsigned status = 0;
+    snprintf(target, sizeof target, "/requests/%u", number);
+    assert_int_equal(proxy_ask(rig.proxy, STR("GET"), str_of(target), &status, &b), 0);
+    return contains(&b, text);
+}
+
 /* ---- what clients get ------------------------------------------------------------------------------------------- */
 
 static void both_get_all(void **state)
@@ -114,6 +124,7 @@ static void both_get_all(void **state)
         ask_same(4, lane, SAME);
         assert_int_equal(joins("other"), 2 * lane + 2);
         assert_int_equal(joins("same"), lane + 1);
+        WAIT_POLL(shown(4 * lane + 2, "\"decision\":\"joined\"") && shown(4 * lane + 3, "\"decision\":\"joined\""));
         replica_event(&rig.replicas[0], ": prompt is read\n\n" CONTENT);
         for (size_t i = 0; i < 4; i++)
             WAIT(c[i].len);
@@ -131,6 +142,7 @@ static void both_get_all(void **state)
             assert_true(has_line(&c[i].fields, "X-Berth-Attempts: 1"));
             assert_true(has_line(&c[i].fields, "X-Accel-Buffering: no"));
         }
+        assert_true(shown(4 * lane + 2, "\"replica\":\"r0\",\"decision\":\"joined\""));
         release(4);
         assert_rest();
     }
@@ -634,6 +646,8 @@ static void the_slow_one_is_left_behind(void **state)
         assert_true(contains(&stuck->body, "data: {\"error\":{\"message\":\"this client took its answer too slowly\""));
         release(2);
         assert_rest();
+        assert_true(shown(2 * round + 1 + slow, "\"outcome\":\"slow\"") && shown(2 * round + 2 - slow, "\"outcome\":\"ok\""));
+        assert_false(metric("berth_router_cut_total{replica=\"r0\"} 1"));
         replica_close(&rig.replicas[0]);
         rig.replicas[0].server = NULL;
     }
