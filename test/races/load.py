@@ -97,7 +97,7 @@ class Fleet:
     async def run(self, *words):
         p = await asyncio.create_subprocess_exec(self.berth, *words, "-f", self.file, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         out, err = await p.communicate()
-        if p.returncode != 0 and b"closed before a response" in err:
+        if p.returncode != 0 and b"before a response" in err:
             raise ConnectionError(err)  # another build took over in this moment
         return p.returncode, out.decode(), err.decode()
 
