@@ -110,7 +110,7 @@ size_t str_utf8_decode(struct str s, uint32_t *ret_point) BASE_MUST_USE;
 /* Whether a character shows as itself and changes nothing around it: no control, no separator of lines, none that turns the direction of writing. */
 bool str_is_shown(uint32_t point);
 /* The candidate nearest to word by edit distance, when near enough to be a misspelling (at most 2 edits and at most a
- * third of its length, or same but for case, '-' and '_'); else NULL. candidates is an array of n terminated strings. */
+ * third of its length, or same but for case, '-' and '_'), or the only one that begins with it (of at least 4 letters); else NULL. candidates is an array of n terminated strings. */
 const char *str_nearest(struct str word, const char *const *candidates, size_t n);
 
 /* ---- buf: growable bytes with a ceiling ---------------------------------------------------------- */

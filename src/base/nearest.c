@@ -7,6 +7,7 @@
 
 /* Longer words are no misspelt keys. It also bounds the time: n candidates cost at most n * WORD_MAX^2 steps. */
 #define WORD_MAX 64
+#define SHORT_MIN 4
 #define EDITS_MAX 2
 
 static char fold(char c)
@@ -67,6 +68,20 @@ static unsigned distance(struct str a, struct str b)
     return last[b.len];
 }
 
+/* The only candidate that begins with word; an abbreviation of few letters is none. */
+static const char *longer(struct str word, const char *const *candidates, size_t n)
+{
+    const char *best = NULL;
+    for (size_t i = 0; i < n && word.len >= SHORT_MIN; i++) {
+        if (!str_starts(str_of(candidates[i]), word))
+            continue;
+        if (best)
+            return NULL;
+        best = candidates[i];
+    }
+    return best;
+}
+
 const char *str_nearest(struct str word, const char *const *candidates, size_t n)
 {
     if (word.len == 0 || word.len > WORD_MAX)
@@ -84,5 +99,5 @@ const char *str_nearest(struct str word, const char *const *candidates, size_t n
             best_edits = edits;
         }
     }
-    return best;
+    return best ? best : longer(word, candidates, n);
 }

@@ -59,7 +59,6 @@ static const struct {
     {"the router", "maxbodysize", "'bodies: {max: SIZE}'"},
     {"the router", "alloworigins", "'cors'"},
     {"the router", "policy", "'policy' of an endpoint"},
-    {"'tls' of the router", "cert", "'certificate'"},
     {"'tls' of the router", "certfile", "'certificate'"},
     {"'tls' of the router", "keyfile", "'key'"},
     {"the fleet", "apikeys", "'keys-file' under 'router'"},

@@ -152,6 +152,9 @@ static void test_nearest(void **state)
     assert_string_equal(nearest("promptCache"), "prompt-cache");
     assert_string_equal(nearest("draftmax"), "draft-max");
     assert_string_equal(nearest("K_V"), "kv");
+    assert_string_equal(nearest("prompt"), "prompt-cache");
+    assert_string_equal(nearest("draft"), "draft-max");
+    assert_null(nearest("con"));     /* too short to be one's beginning */
     assert_null(nearest("kw"));      /* one edit of two letters is no misspelling */
     assert_null(nearest("batches")); /* three edits */
     assert_null(nearest(""));
