@@ -107,7 +107,7 @@ function buildReplica() {
       setText(state, r.suspect ? "suspect" : r.state);
       setClass(state, `tag ${r.suspect ? "bad" : r.ready ? "go" : r.state === "failed" ? "bad" : "wait"}`);
       setClass(card, r.ready ? "card" : "card away");
-      setText(strong, r.tokens_per_s.toFixed(r.tokens_per_s < 100 ? 1 : 0));
+      setText(strong, r.tokens_per_s < 100 ? r.tokens_per_s.toFixed(1) : count(Math.round(r.tokens_per_s)));
       line.add(r.tokens_per_s);
       const squares = r.slots <= 32 ? r.slots : 0;
       if (slots.childElementCount !== squares + 1) slots.replaceChildren(...Array.from({ length: squares }, () => make("i")), make("span"));
@@ -246,7 +246,7 @@ function total(name, value, alarm) {
 }
 
 function draw({ status, router }) {
-  const states = new Map(status.services.map((s) => [s.name, s.state]));
+  const states = new Map(status.services.map((s) => [s.name, s.drained ? "drained" : s.state]));
   const replicas = router.replicas.map((r) => {
     const state = states.get(r.name);
     return { ...r, state: state && state !== "elsewhere" ? state : r.ready ? "ready" : "not ready" };
@@ -255,7 +255,7 @@ function draw({ status, router }) {
   document.title = `${router.active ? `(${router.active}) ` : ""}${status.fleet} – berth`;
   total("active", count(router.active));
   total("waiting", count(router.waiting));
-  total("rate", replicas.reduce((sum, r) => sum + r.tokens_per_s, 0).toFixed(1));
+  total("rate", rate(replicas.reduce((sum, r) => sum + r.tokens_per_s, 0)) || "0");
   total("served", count(router.total - router.active));
   total("retries", count(router.retries));
   total("errors", count(router.errors), router.errors > 0);

@@ -38,6 +38,8 @@ extern const struct cmd cmd_reload;
 extern const struct cmd cmd_upgrade;
 extern const struct cmd cmd_resume;
 extern const struct cmd cmd_restart;
+extern const struct cmd cmd_service_drain;
+extern const struct cmd cmd_service_resume;
 extern const struct cmd cmd_status;
 extern const struct cmd cmd_top;
 extern const struct cmd cmd_logs;

@@ -13,6 +13,8 @@ const struct cmd *const cmd_table[] = {
     &cmd_down,
     &cmd_reload,
     &cmd_restart,
+    &cmd_service_drain,
+    &cmd_service_resume,
     &cmd_upgrade,
     &cmd_status,
     &cmd_top,

@@ -46,6 +46,8 @@ static struct str state_of(const struct top_data *d, json_val replica)
     struct str name = json_get_str(replica, "name", "-");
     for (size_t i = 0; i < json_count(services); i++) {
         json_val s = json_at(services, i);
+        if (str_eq(json_get_str(s, "name", "-"), name) && json_get_bool(s, "drained"))
+            return STR("drained");
         if (str_eq(json_get_str(s, "name", "-"), name) && !str_eq_c(json_get_str(s, "state", "-"), "elsewhere"))
             return json_get_str(s, "state", "-");
     }

@@ -397,6 +397,7 @@ void up_names_unused(struct up *u);
 void up_names_prune(struct up *u);
 
 /* ---- up_router.c ---- */
+#define UP_DRAINED_WHY "it is drained" /* what clients are told of a service that was taken out of the router */
 void up_router_start(struct up *u);
 /* Starts another worker on the same sockets; once it accepts, the one before finishes what it has and ends. -EAGAIN: none serves. */
 int up_router_replace(struct up *u, struct err *err) BASE_MUST_USE;

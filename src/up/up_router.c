@@ -133,6 +133,8 @@ void up_router_tell(struct up *u)
             .generation = life_for_router(u->services[i], &info)};
         states[i].key = run_key(u->services[i]->run);
         states[i].why = up_demand_why(u->services[i], &states[i].startable);
+        if (u->services[i]->drained && !states[i].startable && !states[i].why)
+            states[i].why = UP_DRAINED_WHY;
     }
     n += up_watch_states(u, states + n);
     base_autobuf struct buf b = BUF_INIT(PROXY_CHANNEL_LINE_MAX);

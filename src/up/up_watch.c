@@ -382,6 +382,8 @@ size_t up_watch_states(const struct up *u, struct proxy_state *states)
         if (!w->resolved) { /* the first look-up is worth waiting for */
             s->startable = up_name_is_new(w->of_host) && !w->drained_until_ms;
             s->why = up_name_why(w->of_host);
+        } else if (w->drained_until_ms) {
+            s->why = UP_DRAINED_WHY;
         }
     }
     return n;

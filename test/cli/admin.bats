@@ -47,6 +47,29 @@ code() { curl -sS --max-time 20 -o /dev/null -w '%{http_code}' "$@"; }
 	[ "$(code "${ask[@]}")" = 404 ]
 }
 
+@test "berth drain waits until a service rests, resume gives it back" {
+	bring_up
+	ask=("http://127.0.0.1:$router_port/props?model=a")
+	run_split "$BERTH" drain -f "$fleet" a
+	[ "$status" -eq 0 ]
+	[ "$errors" = "a: gets nothing new and works on nothing; 'berth resume a' gives it back" ]
+	[ "$(curl -sS --max-time 20 "${ask[@]}" | jq -r .error.message)" = "no replica of 'a' is ready: it is drained" ]
+	[[ $("$BERTH" top --once -f "$fleet") == *"a        drained"* ]]
+	run_split "$BERTH" drain --for 10m -f "$fleet" a
+	[ "$status" -eq 1 ]
+	[ "$errors" = "berth drain: service 'a' runs here and would be drained until 'berth resume': leave --for out" ]
+	run_split "$BERTH" resume -f "$fleet" a
+	[ "$status" -eq 0 ]
+	[ "$(code "${ask[@]}")" = 404 ] # the engine's own
+	for c in drain resume; do
+		run_split "$BERTH" $c -f "$fleet" b
+		[ "$status" -eq 1 ]
+		[ "$errors" = "berth $c: fleet 'admin' has no service 'b'; 'berth status' lists them" ]
+	done
+	run_split "$BERTH" drain --for x -f "$fleet" b
+	[ "$status" -eq 2 ]
+}
+
 @test "a page of somebody else's, or a name that leads here, is refused" {
 	bring_up
 	host=${admin#http://}
