@@ -46,7 +46,7 @@ static int count_busy(const struct os_dirs *dirs, const char *fleet, const char 
     return CMD_OK;
 }
 
-static int wait_until_it_rests(const struct os_dirs *dirs, const char *fleet, const char *service)
+static int wait_until_it_rests(const struct os_dirs *dirs, const char *fleet, const char *service, uint64_t for_ms)
 {
     static const struct timespec step = {.tv_nsec = LOOK_MS * 1000000L};
     uint64_t began = clk_system.mono_us(NULL), busy = 0;
@@ -60,7 +60,8 @@ static int wait_until_it_rests(const struct os_dirs *dirs, const char *fleet, co
             return cmd_failf(CMD_FAILED, "service '%s' gets nothing new, and still works on %llu request%s", service, (unsigned long long)busy, busy == 1 ? "" : "s");
         (void)nanosleep(&step, NULL);
     }
-    (void)fprintf(stderr, "%s: gets nothing new and works on nothing; 'berth resume %s' gives it back\n", service, service);
+    char after[UNITS_TEXT];
+    (void)fprintf(stderr, "%s: gets nothing new and works on nothing; 'berth resume %s' gives it back%s%s\n", service, service, for_ms ? ", or time, after " : "", for_ms ? units_show_ms(for_ms, after) : "");
     return CMD_OK;
 }
 
@@ -99,7 +100,7 @@ static int drain(const struct cmd *c, const struct cmd_args *a, const char *flee
     if (buf_status(&target) < 0)
         return cmd_nomem();
     int code = tell(dirs, fleet, target.ptr, service);
-    return code == CMD_OK ? wait_until_it_rests(dirs, fleet, service) : code;
+    return code == CMD_OK ? wait_until_it_rests(dirs, fleet, service, ms) : code;
 }
 
 static int resume(const struct cmd *c, const struct cmd_args *a, const char *fleet, const struct os_dirs *dirs)

@@ -80,6 +80,10 @@ static int fill(struct up *u, struct err *err)
         size_t before = unit_of(m, us);
         if (before != NONE)
             *unit = m->d.units[before];
+        if (unit->state == DEMAND_DOWN) { /* the file that was read may mend what kept it from starting: it is tried at once */
+            unit->failures = unit->deaths = 0;
+            unit->retry_ms = 0;
+        }
         unit->pinned = us->service->pin == FLEET_YES;
         unit->preload = before == NONE && us->service->preload == FLEET_YES;
         unit->idle_stop_ms = us->service->idle_stop_ms;

@@ -113,6 +113,11 @@ answers_a() { [ "$(ask a | jq -r .model)" = a ]; }
 	run_split "$BERTH" restart -f "$fleet" a
 	[ "$status" -eq 0 ]
 	[ "$errors" = "a: idle; the next request for it starts it" ]
+	# what a reload mends is tried at once
+	[ "$(ask a -o "$scratch/refused" -w '%{http_code}')" = 503 ]
+	sed -i 's/, pin: true//' "$fleet"
+	"$BERTH" reload -f "$fleet"
+	[ "$(ask a | jq -r .model)" = a ]
 }
 
 @test "a client that waits for a load hears of it, and one that leaves takes nothing along" {
