@@ -123,7 +123,7 @@ static int make_config(struct drill *d, bool ready, struct buf *out)
     struct proxy_state *states = calloc(f->n_services, sizeof *states);
     struct fleet_service *services = calloc(f->n_services, sizeof *services);
     struct fleet_endpoint *endpoints = calloc(f->n_endpoints, sizeof *endpoints);
-    const struct fleet_service **pointers = calloc(f->n_services * f->n_endpoints, sizeof *pointers);
+    const struct fleet_service **pointers = calloc(f->n_services * f->n_endpoints, sizeof(const struct fleet_service *));
     int rc = states && services && endpoints && pointers ? 0 : -ENOMEM;
     d->generation++;
     for (size_t i = 0; rc == 0 && i < f->n_services; i++) {
@@ -279,7 +279,7 @@ static void run_case(struct drill *d, const struct drill_case *c, unsigned repea
         if (v == DRILL_FAILED && r->failed++ == 0)
             snprintf(r->why, sizeof r->why, "%s", d->why[0] ? d->why : "no reason given");
     }
-    r->mean_us = sum / repeat;
+    r->mean_us = r->runs ? sum / r->runs : 0;
 }
 
 int proxy_drill(const struct fleet *f, unsigned repeat, void (*tell)(void *ctx, const struct proxy_drill_case *c), void *ctx, struct err *err)

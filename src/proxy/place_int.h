@@ -268,12 +268,12 @@ struct sched_ticket *sched_next(struct sched *s, uint64_t now_ms, bool *ret_expi
 uint64_t sched_due(const struct sched *s);
 /* Its replica answers: what it was blamed for is forgiven, and it gets more at once. */
 void sched_proved(const struct sched_ticket *t);
-/* A running one is over, or a waiting one leaves. Harmless when out. */
 /* All that a ticket which was handed out has waited, before each replica that it had. */
 static inline uint64_t sched_waited_ms(const struct sched_ticket *t)
 {
     return t->waited_ms + (t->started_ms > t->entered_ms ? t->started_ms - t->entered_ms : 0);
 }
+/* A running one is over, or a waiting one leaves. Harmless when out. */
 void sched_leave(struct sched *s, struct sched_ticket *t, const struct sched_outcome *o, uint64_t now_ms);
 size_t sched_waiting(const struct sched *s);
 /* The waiting ones, first to last along their `next`; NULL: none. */

@@ -312,6 +312,8 @@ void proxy_room(struct proxy *p, const struct proxy_endpoint *e, struct sched_ro
 
 /* ---- what is kept over a restart ---------------------------------------------------------------------------- */
 
+_Static_assert(PROXY_INDEX_MAX == MEMORY_BYTES_MAX, "who owns a router has room for its index");
+
 static size_t list_peers(const struct proxy *p, struct memory_replica out[MEMORY_REPLICAS_MAX])
 {
     size_t n = p->n_peers < MEMORY_REPLICAS_MAX ? p->n_peers : MEMORY_REPLICAS_MAX;

@@ -38,11 +38,11 @@ const char *proxy_service_host(const struct fleet_service *s);
 
 /* ---- keys of clients ------------------------------------------------------------------------------------------ */
 
-#define PROXY_KEYS_MAX 4096
+#define PROXY_KEYS_MAX 4096 /* of a file: what a client shows is compared with each */
 #define PROXY_KEYS_FILE_MAX ((size_t)1 << 20) /* bytes */
-#define PROXY_KEY_MODELS_MAX 256
-#define PROXY_KEY_LIMIT_MAX 1000000
-#define PROXY_KEY_HASH 32
+#define PROXY_KEY_MODELS_MAX 256 /* that one key may name */
+#define PROXY_KEY_LIMIT_MAX 1000000 /* requests, at once or a minute */
+#define PROXY_KEY_HASH 32 /* bytes */
 #define PROXY_KEY_TEXT 64 /* "berth_" and 43 characters, with room */
 
 struct proxy_key {
@@ -114,8 +114,8 @@ int proxy_ask(struct proxy *p, struct str method, struct str target, unsigned *r
 /* Prometheus text. */
 int proxy_metrics(struct proxy *p, struct buf *out) BASE_MUST_USE;
 /* What is known of conversations, as bytes for the next router. */
-#define PROXY_INDEX_MAX 524288
-int proxy_index_save(struct proxy *p, struct buf *out) BASE_MUST_USE;
+#define PROXY_INDEX_MAX 524288 /* bytes */
+int proxy_index_save(struct proxy *p, struct buf *out) BASE_MUST_USE; /* fails as buf does */
 uint64_t proxy_index_changes(struct proxy *p); /* another number: it would write something else */
 /* Takes it over, as far as its replicas are the same processes: after the first configuration and before the first proxy_listen. -EBADMSG, -ENOTSUP: nothing is changed. */
 int proxy_index_load(struct proxy *p, struct str index, struct err *err) BASE_MUST_USE;
@@ -154,7 +154,7 @@ int proxy_pair_text(const struct proxy_pair *p, struct buf *out) BASE_MUST_USE;
  * {"failed":{"service":NAME,"generation":N,"text":"..."}} when a replica could not be reached, {"index":HEX} now and then, when it is asked for and before it ends, unless nothing has changed since,
  * {"demand":{"mark":N,"active":[{"service":NAME,"n":N},...],"waiting":[{"endpoint":NAME,"n":N,"ms":LONGEST},...]}} whenever it differs: after the configuration of that number what each replica works on, and for which
  * endpoints requests wait of which no replica is ready. The end of the channel ends the worker at once. */
-#define PROXY_CHANNEL_LINE_MAX 4194304
+#define PROXY_CHANNEL_LINE_MAX 4194304 /* bytes: the configuration of a large fleet, or its metrics; a longer line ends the worker */
 /* Runs until drained or the channel ends. spill_dir: as proxy_spill_to; -1: there is none. Owns the descriptors. 0, or a negative errno. */
 int proxy_worker(int channel_fd, const int *listen_fds, size_t n, int spill_dir, unsigned loops, struct err *err) BASE_MUST_USE;
 

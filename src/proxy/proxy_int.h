@@ -16,6 +16,7 @@
  *   join.c     the same turn asked twice
  *   link.c     ... at two lanes: the way from an answer to a client of another lane
  *   guard.c    who may ask: keys and their limits, pages of other origins
+ *   keys.c     the keys, as a file has them (proxy.h, keys_int.h)
  *   want.c     what the owner of services on demand must know
  *   answer.c   what comes back: held until it is sure, then passed on
  *   dialect.c  what the APIs call an event, an error, a sign of life
@@ -223,6 +224,8 @@ struct proxy {
 /* Asks those replicas that have not told their capacity, on the owner's thread; and no more. */
 void proxy_capacity_ask(struct proxy *p);
 void proxy_capacity_end(struct proxy *p);
+/* How much room an endpoint of the configuration in force has. The lock is held. */
+void proxy_room(struct proxy *p, const struct proxy_endpoint *e, struct sched_room *ret);
 /* The configuration in force, to be given back with proxy_config_unref; NULL. */
 struct proxy_config *proxy_config_now(struct proxy *p);
 /* Tells the owner what lanes have left for it. */
@@ -298,8 +301,6 @@ void proxy_tick(struct proxy_lane *l);
 void proxy_lane_opened(void *lane); /* a connection */
 void proxy_stream_add(struct proxy_request *r);
 void proxy_stream_remove(struct proxy_request *r);
-/* How much room an endpoint of the configuration in force has. The lock is held. */
-void proxy_room(struct proxy *p, const struct proxy_endpoint *e, struct sched_room *ret);
 
 /* ---- guard.c ---------------------------------------------------------------------------------------------------- */
 
