@@ -74,6 +74,7 @@ struct affinity_place {
     uint32_t slot;       /* or AFFINITY_NO_SLOT */
     uint64_t generation; /* of its process: another one holds nothing */
     uint32_t tokens;
+    uint32_t prompt;     /* of these without the answer: what the same prompt finds again; 0: not known */
 };
 struct affinity_match {
     struct affinity_place place;

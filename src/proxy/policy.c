@@ -210,8 +210,10 @@ static void look_at(const struct sched_ticket *t, struct sched_view *v, struct s
         if (c->matches[k].place.replica == r->id && c->matches[k].place.generation == r->generation)
             v->match = &c->matches[k];
     if (v->match) {
-        uint64_t tokens = v->match->place.tokens < t->tokens ? v->match->place.tokens : t->tokens;
-        uint32_t at = v->match->place.slot;
+        const struct affinity_place *place = &v->match->place;
+        bool same = place->prompt && t->n_chain && v->match->links == t->n_chain; /* the very prompt: its answer is no part of it */
+        uint64_t held = same ? place->prompt : place->tokens, tokens = held < t->tokens ? held : t->tokens;
+        uint32_t at = place->slot;
         v->in_slot = !r->pins || (at < r->n_slots && r->slots[at].key == v->match->key);
         v->cached = v->in_slot ? tokens : (uint64_t)((double)tokens * r->kept);
     }

@@ -327,10 +327,11 @@ static void correct(struct sched *s, const struct sched_ticket *t, const struct 
         affinity_drop(s->affinity, t->matched, r->id);
 }
 
-static void remember(struct sched *s, const struct sched_ticket *t, uint64_t tokens, uint64_t now)
+static void remember(struct sched *s, const struct sched_ticket *t, uint64_t tokens, uint64_t prompt, uint64_t now)
 {
     struct affinity_place p = {.replica = t->replica->id, .slot = t->slot, .generation = t->generation,
-                               .tokens = tokens > UINT32_MAX ? UINT32_MAX : tokens ? (uint32_t)tokens : 1};
+                               .tokens = tokens > UINT32_MAX ? UINT32_MAX : tokens ? (uint32_t)tokens : 1,
+                               .prompt = prompt > UINT32_MAX ? UINT32_MAX : (uint32_t)prompt};
     if (t->n_chain)
         affinity_put(s->affinity, t->chain[t->n_chain - 1], &p);
     if (t->hint)
@@ -369,7 +370,7 @@ void sched_leave(struct sched *s, struct sched_ticket *t, const struct sched_out
     if (o->content && o->counted)
         correct(s, t, o);
     if (o->content)
-        remember(s, t, tokens, now);
+        remember(s, t, tokens, o->counted ? o->prompt_n + o->cached_n : 0, now);
     if (t->slot != AFFINITY_NO_SLOT)
         release_slot(s, t, &r->slots[t->slot], tokens, o->content, now);
 }

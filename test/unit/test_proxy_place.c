@@ -270,6 +270,34 @@ static void one_flow_does_not_fill_the_queue(void **state)
     }
 }
 
+/* Of a prompt that was answered no more is expected in the cache than it has, though its answer is there too; the next turn, which has the answer in it, finds both. */
+static void no_more_is_expected_than_there_is(void **state)
+{
+    (void)state;
+    replicas(1, 2);
+    const struct sched_outcome answered = {.result = SCHED_OK, .content = true, .counted = true, .prompt_n = 600, .cached_n = 100, .predicted_n = 400, .prompt_ms = 600};
+    for (int again = 0; again < 3; again++) {
+        struct sched_ticket *k = turn(0, "adaptive", 1, 1, 3, 1000); /* a guess: it has 700 */
+        go(k);
+        assert_int_equal(k->predicted, again ? 700 : 0);
+        sched_proved(k);
+        sched_leave(sched, k, &answered, now);
+    }
+    go(turn(1, "adaptive", 1, 1, 5, 1600));
+    assert_int_equal(t[1].predicted, 1100);
+    done(&t[1], 1100);
+    /* a name alone tells nothing of the prompt */
+    struct sched_ticket *k = ticket(2, "adaptive", 1, 1000);
+    k->hint = 77;
+    go(k);
+    sched_leave(sched, k, &answered, now);
+    k = ticket(3, "adaptive", 1, 1600);
+    k->hint = 77;
+    go(k);
+    assert_int_equal(t[3].predicted, 1100);
+    done(&t[3], 1100);
+}
+
 /* It has waited its turn; who comes after it stands behind those who wait all the same. */
 static void sent_again_is_first(void **state)
 {
@@ -567,6 +595,7 @@ int main(void)
         cmocka_unit_test(bounded_in_bytes),
         SCHED_TEST(slots_are_the_limit),
         SCHED_TEST(one_flow_does_not_fill_the_queue),
+        SCHED_TEST(no_more_is_expected_than_there_is),
         SCHED_TEST(sent_again_is_first),
         SCHED_TEST(waits_add_up),
         SCHED_TEST(queue_ends_somewhere),
