@@ -174,25 +174,44 @@ static void drop_from(struct up_service *us, unsigned slot)
     }
 }
 
+void up_prompts_drop(struct up_service *us)
+{
+    drop_from(us, 0);
+    us->prompts.n_held = 0;
+    us->prompts.bytes = 0;
+}
+
+static void on_saved(struct up_service *us, unsigned status, bool failed)
+{
+    take_saved(us, status);
+    us->prompts.slot = failed ? us->service->shape.slots : us->prompts.slot + 1; /* who does not answer for one slot is not asked for the others: somebody waits for its end */
+    step(us);
+}
+
+static void on_restored(struct up_service *us, unsigned status, const struct err *failed)
+{
+    struct up_prompts *p = &us->prompts;
+    if (failed) { /* it has died of it, or hangs: its end is told, and the next start has nothing to give back */
+        up_say(us->up, EVENT_WARN, us->service->name, "starts again without its prompts: %s", failed->text);
+        up_prompts_drop(us);
+        run_stop(us->run, 0);
+        return;
+    }
+    p->n_restored += status == 200;
+    p->held[p->slot] = false;
+    drop_file(us, p->slot++);
+    step(us);
+}
+
 static void on_answer(void *ctx, unsigned status, struct str body, const struct err *failed)
 {
     struct up_service *us = ctx;
-    struct up_prompts *p = &us->prompts;
     (void)body;
-    p->fetch = NULL;
-    if (p->saving) {
-        take_saved(us, status);
-    } else {
-        p->n_restored += status == 200;
-        p->held[p->slot] = false;
-        drop_file(us, p->slot);
-    }
-    p->slot++;
-    if (failed) { /* who does not answer for one slot is not asked for the others: somebody waits for its end, or for it */
-        drop_from(us, p->slot);
-        p->slot = us->service->shape.slots;
-    }
-    step(us);
+    us->prompts.fetch = NULL;
+    if (us->prompts.saving)
+        on_saved(us, status, failed);
+    else
+        on_restored(us, status, failed);
 }
 
 static bool ask(struct up_service *us)
@@ -272,13 +291,6 @@ void up_prompts_save(struct up_service *us)
         p->weights = weights_of(us);
     p->declared_hash = run_service_of(us->run)->declared_hash;
     step(us);
-}
-
-void up_prompts_drop(struct up_service *us)
-{
-    drop_from(us, 0);
-    us->prompts.n_held = 0;
-    us->prompts.bytes = 0;
 }
 
 void up_prompts_restore(struct up_service *us, uint64_t life)

@@ -93,3 +93,21 @@ in_line() { curl -sS --unix-socket "$BERTH_RUN/$name/control.sock" http://berth/
 	[ "$(status_of alpha starts)" = 2 ]
 	[ "$("$BERTH" status --json -f "$fleet" | jq .pid)" = "$up" ]
 }
+
+@test "one that ends while its prompts are given back is started again without them, and who waits is answered" {
+	write_demand_fleet
+	bring_up
+	local file=$BERTH_STATE/fleets/$name/prompts/alpha/slot-0.bin
+	turn alpha '[{"role":"user","content":"hello"}]' >/dev/null
+	[ "$(turn beta '[{"role":"user","content":"hello"}]' | jq -r .object)" = chat.completion ]
+	is_state alpha idle
+	rm -f "$file" "${file%0.bin}1.bin"
+	mkfifo -m 666 "$file" "${file%0.bin}1.bin" # the engine waits there until it is killed
+	turn alpha '[{"role":"user","content":"hello"}]' >"$scratch/answer" 3>&- &
+	wait_for 20 is_state alpha ready
+	kill -9 "$(status_of alpha pid)"
+	wait
+	[ "$(jq -r .object "$scratch/answer")" = chat.completion ]
+	[ "$(status_of alpha starts)" = 3 ]
+	[ ! -e "$file" ]
+}
