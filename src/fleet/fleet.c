@@ -203,15 +203,10 @@ static int take_lock(struct fleet *f, struct err *err)
     return rc;
 }
 
-int fleet_load(const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err)
+int fleet_load_text(struct str text, const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err)
 {
-    base_autobuf struct buf text = BUF_INIT(CONF_YAML_MAX);
     struct fleet *f = NULL;
-    int rc = os_read_file(AT_FDCWD, path, &text, err);
-    if (rc == -EFBIG)
-        return err_set(err, -EINVAL, "%s:1:1: the file is larger than %zu KiB", path, CONF_YAML_MAX / 1024);
-    if (rc == 0)
-        rc = fleet_parse(buf_str(&text), path, opt, &f, err);
+    int rc = fleet_parse(text, path, opt, &f, err);
     if (rc == 0)
         rc = take_lock(f, err);
     if (rc < 0)
@@ -219,6 +214,15 @@ int fleet_load(const char *path, const struct fleet_options *opt, struct fleet *
     else
         *ret = f;
     return rc;
+}
+
+int fleet_load(const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err)
+{
+    base_autobuf struct buf text = BUF_INIT(CONF_YAML_MAX);
+    int rc = os_read_file(AT_FDCWD, path, &text, err);
+    if (rc == -EFBIG)
+        return err_set(err, -EINVAL, "%s:1:1: the file is larger than %zu KiB", path, CONF_YAML_MAX / 1024);
+    return rc < 0 ? rc : fleet_load_text(buf_str(&text), path, opt, ret, err);
 }
 
 static int keep_name(struct str name, char ret[FLEET_NAME_MAX + 1])

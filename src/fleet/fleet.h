@@ -306,6 +306,8 @@ struct fleet_options {
 
 /* Reads and validates a file, and the lock beside it when there is one. -EINVAL: one of them is unusable, err has the place; -ENOENT, -EACCES, ...: not readable, err has the path. */
 int fleet_load(const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err) BASE_MUST_USE;
+/* As fleet_load, of a text that was read from that path before. */
+int fleet_load_text(struct str text, const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err) BASE_MUST_USE;
 /* As fleet_load from text, without the lock; `path` names it in errors and gives its folder. */
 int fleet_parse(struct str text, const char *path, const struct fleet_options *opt, struct fleet **ret, struct err *err) BASE_MUST_USE;
 struct fleet *fleet_free(struct fleet *f);

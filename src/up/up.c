@@ -358,6 +358,7 @@ static void release(struct up *u)
     up_router_release(u);
     up_reload_release(u);
     buf_release(&u->upgrade.error);
+    buf_release(&u->upgrade.file);
     up_watch_end(u);
     up_names_unused(u);
     up_names_prune(u);
@@ -436,6 +437,7 @@ static void init(struct up *u, const struct up_options *o)
     *u = (struct up){.o = o, .lock_fd = -1, .state_fd = -1, .store_fd = -1, .ready_fd = -1, .control = {.admin_fd = -1, .kept_fd = -1, .kept_admin_fd = -1}};
     u->reload.error = BUF_INIT(ERR_TEXT_MAX + 64);
     u->upgrade.error = BUF_INIT(ERR_TEXT_MAX + 64);
+    u->upgrade.file = BUF_INIT(CONF_YAML_MAX);
     u->sink = (struct event_sink){.emit = up_emit, .ctx = u};
     u->router.metrics = BUF_INIT(PROXY_CHANNEL_LINE_MAX);
     u->router.index = BUF_INIT((size_t)2 * PROXY_INDEX_MAX);

@@ -250,6 +250,7 @@ struct up_upgrade {
     bool wanted;        /* as soon as the loop has stopped */
     uint64_t done;      /* how often this fleet's supervisor was replaced */
     struct buf error;   /* why the last that was to take over did not; empty */
+    struct buf file;    /* the fleet file as it was when that was asked for */
     struct json *state; /* what the one before handed over, while it is read; NULL */
     struct net_timer *timer;
 };
@@ -329,6 +330,8 @@ void up_runtimes_release(struct up *u);
 /* ---- up_reload.c ---- */
 /* Reads the file; host: which of its hosts this machine is, NULL: the one without ssh. *ret has one reference. */
 int up_fleet_load(const char *path, const char *host, struct up_fleet **ret, struct err *err) BASE_MUST_USE;
+/* The same of what was read from it before; text.ptr NULL: it is read. */
+int up_fleet_load_text(struct str text, const char *path, const char *host, struct up_fleet **ret, struct err *err) BASE_MUST_USE;
 struct up_fleet *up_fleet_ref(struct up_fleet *of);
 struct up_fleet *up_fleet_unref(struct up_fleet *of); /* takes NULL; returns NULL */
 /* A service of u->fleet with its place; not started. */

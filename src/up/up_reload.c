@@ -13,7 +13,7 @@
 
 /* ---- readings ------------------------------------------------------------------------------------------- */
 
-int up_fleet_load(const char *path, const char *host, struct up_fleet **ret, struct err *err)
+int up_fleet_load_text(struct str text, const char *path, const char *host, struct up_fleet **ret, struct err *err)
 {
     struct fleet_options fo = engine_fleet_options();
     fo.here = host;
@@ -21,12 +21,17 @@ int up_fleet_load(const char *path, const char *host, struct up_fleet **ret, str
     if (!of)
         return err_nomem(err);
     of->refs = 1;
-    int rc = fleet_load(path, &fo, &of->f, err);
+    int rc = text.ptr ? fleet_load_text(text, path, &fo, &of->f, err) : fleet_load(path, &fo, &of->f, err);
     if (rc < 0)
         free(of);
     else
         *ret = of;
     return rc;
+}
+
+int up_fleet_load(const char *path, const char *host, struct up_fleet **ret, struct err *err)
+{
+    return up_fleet_load_text((struct str){0}, path, host, ret, err);
 }
 
 struct up_fleet *up_fleet_ref(struct up_fleet *of)

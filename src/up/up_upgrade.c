@@ -4,7 +4,8 @@
  * stays the same, so that engines stay its children; it inherits the fleet's lock, pidfds, logs, listening sockets and the channels of the router's workers. Then it replaces the router's worker too,
  * which finishes its streams.
  *
- * The other program is tried first: it must understand what is written, and the fleet file must still declare what runs. From then on there is no way back, and nothing is left to fail but memory.
+ * The other program is tried first: it must understand what is written, and the fleet file must still declare what runs. From then on there is no way back, and nothing is left to fail but memory: the file's text
+ * that was tried goes along, whatever becomes of the file meanwhile.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -117,6 +118,7 @@ static int put_all(struct json_out *o, const struct up *u, struct kept *k, struc
     json_out_obj(o, NULL);
     json_out_u64(o, "version", STATE_VERSION);
     json_out_cstr(o, "file", u->o->fleet_path);
+    json_out_str(o, "text", buf_str(&u->upgrade.file));
     json_out_cstr(o, "program", u->o->program);
     json_out_cstr(o, "host", u->o->host);
     json_out_cstr(o, "fleet", u->fleet->name);
@@ -187,6 +189,10 @@ int up_upgrade_ask(struct up *u, struct err *err)
         return rc;
     if (u->router.wanted && !up_router_accepts(u))
         return err_set(err, -EAGAIN, "the router is not serving just now");
+    buf_clear(&u->upgrade.file);
+    rc = os_read_file(AT_FDCWD, u->o->fleet_path, &u->upgrade.file, err);
+    if (rc < 0)
+        return rc;
     struct kept *k = calloc(1, sizeof(*k));
     if (!k)
         return err_nomem(err);
@@ -442,7 +448,7 @@ int up_resume_main(int state_fd, bool check_only)
     struct err err;
     struct up_fleet *of = NULL;
     struct up_options o = {0};
-    struct str file, program, host;
+    struct str file, program, host, text = {0};
     int code = 1;
     (void)fcntl(state_fd, F_SETFD, FD_CLOEXEC);
     int rc = read_state(state_fd, &j, &err);
@@ -452,12 +458,13 @@ int up_resume_main(int state_fd, bool check_only)
                     !json_bool(json_get(root, "offline"), &o.offline) || !json_bool(json_get(root, "router_only"), &o.router_only)))
         rc = bad(&err, "how it was started is not told");
     bool named = json_str(json_get(root, "host"), &host);
+    (void)json_str(json_get(root, "text"), &text); /* of what was tried: the file may be another by now, or none */
     base_autofree char *path = rc == 0 ? str_dup(file) : NULL, *own = rc == 0 ? str_dup(program) : NULL, *here = named ? str_dup(host) : NULL;
     if (rc == 0 && (!path || !own || (named && !here)))
         rc = err_nomem(&err);
     o.host = here;
     if (rc == 0)
-        rc = up_fleet_load(path, here, &of, &err);
+        rc = up_fleet_load_text(text, path, here, &of, &err);
     if (rc == 0)
         rc = check_state(root, of->f, o.router_only, &err);
     if (rc < 0) {

@@ -226,3 +226,26 @@ is_gone() { [ ! -e "/proc/$1" ]; }
 		[ -n "$output" ]
 	done
 }
+
+@test "the fleet file breaks between the answer and the other program's start: what was tried is what it goes on with" {
+	ports 1
+	start_copy "a: {runtime: sys, port: ${port[0]}, command: [$aids/fake_engine, --port, '{port}', --name, a]}"
+	engine=$(status_of '.services[0].pid')
+	cp "$fleet" "$scratch/kept"
+	python3 - "$BERTH_RUN/life/control.sock" "$fleet" <<-'EOT'
+		import socket, sys
+		s = socket.socket(socket.AF_UNIX)
+		s.settimeout(30)
+		s.connect(sys.argv[1])
+		s.sendall(b"POST /upgrade HTTP/1.1\r\nHost: berth\r\nContent-Length: 0\r\n\r\n")
+		assert s.recv(12) == b"HTTP/1.1 200"
+		open(sys.argv[2], "w").close()
+	EOT
+	cp "$scratch/kept" "$scratch/again"
+	for _ in $(seq 200); do
+		[ "$(curl -sS --unix-socket "$BERTH_RUN/life/control.sock" http://berth/status | jq .upgrades)" != 1 ] || break
+		sleep 0.05
+	done
+	mv "$scratch/again" "$fleet"
+	[ "$(status_of '.pid, .upgrades, .services[0].pid, .services[0].state' | tr '\n' ' ')" = "$up_pid 1 $engine ready " ]
+}
