@@ -111,9 +111,20 @@ static enum os_style phase_style(struct str phase)
     return str_eq_c(phase, "error") || str_eq_c(phase, "cut") ? OS_RED : OS_YELLOW;
 }
 
+/* Tokens a second, "-" for none. */
+static const char *show_rate(double rate, char out[UNITS_TEXT])
+{
+    if (rate >= 1000)
+        return units_show_count((uint64_t)(rate + 0.5), out);
+    if (rate <= 0)
+        return "-";
+    snprintf(out, UNITS_TEXT, "%.1f", rate);
+    return out;
+}
+
 static void request_row(struct os_table *t, json_val v, enum top_list which, bool with_key)
 {
-    char ms[UNITS_TEXT], tokens[UNITS_TEXT];
+    char ms[UNITS_TEXT], tokens[UNITS_TEXT], rate[UNITS_TEXT];
     struct str key = json_get_str(v, "key", "-"), endpoint = json_get_str(v, "endpoint", "-"), replica = json_get_str(v, "replica", "-"), conversation = json_get_str(v, "conversation", "-");
     struct str phase = json_get_str(v, which == TOP_RECENT ? "outcome" : "phase", "-");
     uint64_t position = json_get_u64(v, "position"), attempts = json_get_u64(v, "attempts");
@@ -122,14 +133,13 @@ static void request_row(struct os_table *t, json_val v, enum top_list which, boo
     os_table_cell(t, OS_PLAIN, STR_FMT "%s", STR_ARG(replica), attempts > 1 ? " *" : "");
     if (position)
         os_table_cell(t, phase_style(phase), STR_FMT " #%llu", STR_ARG(phase), (unsigned long long)position);
+    else if (which == TOP_RECENT && str_eq_c(phase, "error") && json_get_u64(v, "status"))
+        os_table_cell(t, phase_style(phase), STR_FMT " %llu", STR_ARG(phase), (unsigned long long)json_get_u64(v, "status"));
     else
         os_table_cell(t, phase_style(phase), STR_FMT, STR_ARG(phase));
     os_table_cell(t, OS_PLAIN, "%s", units_show_ms(json_get_u64(v, "ms"), ms));
     os_table_cell(t, OS_PLAIN, "%s", json_get_u64(v, "tokens") ? units_show_count(json_get_u64(v, "tokens"), tokens) : "-");
-    if (json_get_f64(v, "tokens_per_s") > 0)
-        os_table_cell(t, OS_PLAIN, "%.1f", json_get_f64(v, "tokens_per_s"));
-    else
-        os_table_cell(t, OS_PLAIN, "-");
+    os_table_cell(t, OS_PLAIN, "%s", show_rate(json_get_f64(v, "tokens_per_s"), rate));
     os_table_cell(t, OS_DIM, STR_FMT, STR_ARG(conversation));
     if (with_key)
         os_table_cell(t, OS_DIM, STR_FMT, STR_ARG(key));

@@ -90,7 +90,8 @@ ask() { # ask OUT: a stream without end, in the background
 @test "the live view: a request is selected, explained and cancelled; q ends it" {
 	up
 	ask "$scratch/one"
-	run test/aids/terminal.py 100 30 'wait=decode' 'keys=\x1b[B' 'wait=7m' 'keys=\r' 'wait=chosen    alpha' 'keys=\x1b' 'wait=explain' 'keys=x' 'wait=request 1 was cancelled' 'wait=cancelled' keys=q -- \
+	curl -sS -o /dev/null "http://127.0.0.1:$port/v1/chat/completions" -d '{"model":"nobody"}'
+	run test/aids/terminal.py 100 30 'wait=error 404' 'wait=decode' 'keys=\x1b[B' 'wait=7m' 'keys=\r' 'wait=chosen    alpha' 'keys=\x1b' 'wait=explain' 'keys=x' 'wait=request 1 was cancelled' 'wait=cancelled' keys=q -- \
 		"$BERTH" top -f "$fleet"
 	[ "$status" -eq 0 ]
 	[[ $output == *$'ended: exit 0\nterminal: cooked, cursor on, screen main' ]]
