@@ -260,7 +260,7 @@ static enum drill_verdict passes_at_once(struct drill *d, const struct drill_cas
     enum drill_verdict v = DRILL_FAILED;
     uint64_t hang_ms = d->proxy->hang_ms;
     (void)live;
-    d->proxy->hang_ms = DRILL_WAIT_MS * 2;
+    d->proxy->hang_ms = DRILL_PATIENT_MS;
     if (play(d, k, SIZE_MAX, true, &c)) {
         v = check_good(d, &c, true);
         if (v == DRILL_PASSED && c.pieces < 10)
@@ -286,7 +286,7 @@ static enum drill_verdict signs_of_life(struct drill *d, const struct drill_case
     enum drill_verdict v = DRILL_PASSED;
     (void)live;
     uint64_t hang_ms = d->proxy->hang_ms;
-    d->proxy->hang_ms = DRILL_WAIT_MS * 2;
+    d->proxy->hang_ms = DRILL_PATIENT_MS;
     if (drill_arm(d, k->mode, SIZE_MAX, true, &err) < 0 || ask(d, &c, k->target, true) < 0)
         v = fail(d, "it could not be asked");
     else if (!drill_until(d, beats, &c) || c.done)
@@ -321,7 +321,7 @@ static enum drill_verdict leaves(struct drill *d, const struct drill_case *k, si
     (void)live;
     if (drill_arm(d, k->mode, SIZE_MAX, true, &err) < 0 || ask(d, &c, k->target, true) < 0)
         return fail(d, "it could not be asked");
-    d->proxy->hang_ms = DRILL_WAIT_MS * 2;
+    d->proxy->hang_ms = DRILL_PATIENT_MS;
     if (!drill_until(d, one_arrived, d) || (k->mode == DRILL_STALL && !drill_until(d, beats, &c) && !c.pieces)) {
         v = fail(d, "the replica did not get it");
     } else {
@@ -380,7 +380,7 @@ static enum drill_verdict leaves_the_queue(struct drill *d, const struct drill_c
     if (drill_arm(d, k->mode, SIZE_MAX, true, &err) < 0)
         return fail(d, "%s", err.text);
     uint64_t hang_ms = d->proxy->hang_ms;
-    d->proxy->hang_ms = DRILL_WAIT_MS * 2;
+    d->proxy->hang_ms = DRILL_PATIENT_MS;
     enum drill_verdict v = fill(d, held, BASE_COUNT(held), &crowd);
     if (v == DRILL_PASSED) {
         struct drill_client *waits = &held[crowd.n - 1];

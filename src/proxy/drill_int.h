@@ -13,6 +13,7 @@
 #define DRILL_WAIT_MS 5000   /* nothing of a case may take longer */
 #define DRILL_LEAVE_MS 500   /* a client that leaves ends its call within; it is some milliseconds, unless the machine is busy */
 #define DRILL_HANG_MS 60     /* the router's patience with a replica that says nothing, instead of minutes */
+#define DRILL_PATIENT_MS 10000 /* ... and where silence is no failure: longer than anything may take */
 #define DRILL_BEAT_MS 30     /* its signs of life, instead of seconds */
 #define DRILL_BODY_MAX ((size_t)1 << 20)
 
