@@ -41,3 +41,11 @@
             __builtin_unreachable(); \
         found_at; \
     })
+#define str_starts(s, prefix) \
+    ({ \
+        const struct str starting = (s), begins_with = (prefix); \
+        const bool starts = (str_starts)(starting, begins_with); \
+        if (starts && begins_with.len && (!starting.ptr || starting.len < begins_with.len)) \
+            __builtin_unreachable(); \
+        starts; \
+    })

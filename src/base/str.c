@@ -7,8 +7,9 @@
 
 #include <errno.h>
 
-/* tools/analyze.h has a macro of the same name: here is the function itself. */
+/* tools/analyze.h has macros of the same names: here are the functions themselves. */
 #undef str_find
+#undef str_starts
 
 struct str str_of_u64(uint64_t n, char out[STR_U64])
 {

@@ -92,7 +92,7 @@ static bool same(const char *a, const char *b)
 const struct fleet_lock_model *fleet_lock_of(const struct fleet *f, const struct fleet_model *m)
 {
     const struct fleet_lock_model *l = fleet_lock_find_model(f->lock, m->name);
-    base_autobuf struct buf source = BUF_INIT(FLEET_TEXT_MAX * 2);
+    base_autobuf struct buf source = BUF_INIT((size_t)2 * FLEET_TEXT_MAX);
     fleet_source_text(f, m, &source);
     return l && buf_status(&source) == 0 && same(l->source, source.ptr) && same(l->revision, m->revision) ? l : NULL;
 }
@@ -100,7 +100,7 @@ const struct fleet_lock_model *fleet_lock_of(const struct fleet *f, const struct
 const struct fleet_lock_runtime *fleet_lock_of_runtime(const struct fleet *f, const struct fleet_runtime *rt)
 {
     const struct fleet_lock_runtime *l = f->lock ? fleet_find(f->lock->runtimes, f->lock->n_runtimes, sizeof *l, str_of(rt->name)) : NULL;
-    base_autobuf struct buf source = BUF_INIT(FLEET_TEXT_MAX * 2);
+    base_autobuf struct buf source = BUF_INIT((size_t)2 * FLEET_TEXT_MAX);
     fleet_runtime_text(rt, &source);
     return l && buf_status(&source) == 0 && strcmp(l->source, source.ptr) == 0 ? l : NULL;
 }
@@ -356,11 +356,13 @@ static int write_model(struct json_out *o, const struct fleet_lock_model *m)
 
 static int lock_text(const struct fleet_lock *l, struct buf *out)
 {
-    base_autofree const void **models = sorted(l->models, l->n_models, sizeof *l->models);
-    base_autofree const void **runtimes = sorted(l->runtimes, l->n_runtimes, sizeof *l->runtimes);
+    const void **models = sorted(l->models, l->n_models, sizeof *l->models);
+    const void **runtimes = sorted(l->runtimes, l->n_runtimes, sizeof *l->runtimes);
     struct json_out *o = json_out_new();
     if (!models || !runtimes || !o) {
         (void)json_out_free(o);
+        free(models);
+        free(runtimes);
         return -ENOMEM;
     }
     int rc = 0;
@@ -383,6 +385,8 @@ static int lock_text(const struct fleet_lock *l, struct buf *out)
     if (rc == 0)
         rc = json_out_finish(o, true, out);
     (void)json_out_free(o);
+    free(models);
+    free(runtimes);
     return rc;
 }
 

@@ -155,7 +155,7 @@ int fleet_bytes(struct fleet_reader *r, const struct yaml_node *n, uint64_t min,
 
 static int read_time(struct fleet_reader *r, const struct yaml_node *n, uint64_t min, uint64_t *ret)
 {
-    const char *text;
+    const char *text = NULL;
     int rc = fleet_text(r, n, &text);
     if (rc < 0)
         return rc;

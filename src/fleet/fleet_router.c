@@ -31,7 +31,7 @@ static int read_place(struct fleet_reader *r, const struct yaml_node *n, const c
         address = (struct str){address.ptr + 1, address.len - 2};
     uint16_t port = 0;
     bool v6 = str_find_char(address, ':') >= 0;
-    if (!fleet_is_ip(address) || v6 != brackets || !colon[1])
+    if (!colon || !fleet_is_ip(address) || v6 != brackets || !colon[1])
         return fleet_refuse(r, n, "%s must be ADDRESS:PORT, such as '127.0.0.1:8080' or '[::1]:8080'%s, not '%s'", fleet_label(r), other,
                             fleet_show(r, str_of(text)));
     if (!str_eq_c(str_of(colon + 1), "0") && !fleet_is_port(str_of(colon + 1), &port))
