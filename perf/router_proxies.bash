@@ -164,6 +164,40 @@ events() {
 	promise "largest delay added, ms" "$(awk -v a="${most[berth]}" -v b="${most[direct]}" 'BEGIN { printf "%.3f", a - b }')" "<=" 2
 }
 
+# The same while bodies of 16 MiB come, directly and through berth; medians of three rounds.
+bodies() {
+	local kind round got way port sent sender
+	start "$other_core" "$streams" serve "$p_big" 20000 100
+	listens "$p_big"
+	berth_before "$p_big" "$p_bigs"
+	listens "$p_bigs"
+	printf '%-20s %10s %10s %10s %8s\n' '200 streams beside' 'median ms' '99 % ms' 'most ms' bodies
+	declare -A median most
+	for kind in code picture; do
+		for round in 1 2 3; do
+			for way in direct berth; do
+				port=$p_big
+				[ $way = direct ] || port=$p_bigs
+				taskset -c "$other_core" "$streams" send "$port" $kind 16 48 >"$scratch/sent" 2>>"$scratch/out" &
+				sender=$!
+				read -ra got < <(taskset -c "$other_core" "$streams" watch "$port" 200)
+				kill $sender 2>/dev/null || promise "bodies of $kind that are taken, $way" 0 ">=" 1
+				wait $sender 2>/dev/null || true
+				sent=$(wc -l <"$scratch/sent")
+				printf '%-20s %10s %10s %10s %8s\n' "$kind, $way" "${got[@]:0:3}" "$sent"
+				echo "${got[0]}" >>"$scratch/median.$kind.$way"
+				echo "${got[2]}" >>"$scratch/most.$kind.$way"
+				[ "${got[5]}" = 0 ] || promise "streams beside $kind that break" "${got[5]}" "<=" 0
+			done
+		done
+		for way in direct berth; do
+			median[$way]=$(median <"$scratch/median.$kind.$way") most[$way]=$(median <"$scratch/most.$kind.$way")
+		done
+		promise "median delay added while bodies of $kind come, ms" "$(awk -v a="${median[berth]}" -v b="${median[direct]}" 'BEGIN { printf "%.3f", a - b }')" "<=" 0.2
+		promise "largest delay added while bodies of $kind come, ms" "$(awk -v a="${most[berth]}" -v b="${most[direct]}" 'BEGIN { printf "%.3f", a - b }')" "<=" 2
+	done
+}
+
 rss() { awk '/^VmRSS/ { print $2 }' "/proc/$1/status"; }
 descriptors() { find "/proc/$1/fd" -mindepth 1 | wc -l; }
 

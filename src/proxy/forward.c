@@ -52,6 +52,7 @@ static int cut_body(struct proxy_request *r)
 
 void proxy_forward_send(struct proxy_request *r)
 {
+    proxy_sender_remove(r);
     while (r->part < BASE_COUNT(r->parts)) {
         struct str part = r->parts[r->part];
         if (r->part_off == part.len) {
@@ -61,6 +62,10 @@ void proxy_forward_send(struct proxy_request *r)
         }
         size_t n = part.len - r->part_off < PROXY_SLICE ? part.len - r->part_off : PROXY_SLICE;
         struct str slice = {part.ptr + r->part_off, n};
+        if (!proxy_lane_sends(r, n)) {
+            proxy_sender_add(r);
+            return;
+        }
         if (proxy_body_reach(&r->body, slice) < 0) {
             proxy_answer_lost(r);
             return;

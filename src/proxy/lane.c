@@ -97,6 +97,7 @@ static void on_due(void *ctx)
 }
 
 static void on_tick(void *ctx);
+static void on_more(void *ctx);
 static void drop_spare(struct proxy_lane *l);
 
 int proxy_lane_init(struct proxy *p, struct proxy_lane *l, struct net_loop *loop, unsigned loops, struct err *err)
@@ -111,6 +112,8 @@ int proxy_lane_init(struct proxy *p, struct proxy_lane *l, struct net_loop *loop
         rc = net_loop_new(&l->loop, err);
     if (rc == 0)
         rc = net_wake_new(l->loop, on_wake, l, &l->wake, err);
+    if (rc == 0)
+        rc = net_wake_new(l->loop, on_more, l, &l->more, err);
     if (rc < 0)
         return rc;
     struct httpio_limits limits = HTTPIO_LIMITS_DEFAULT;
@@ -137,6 +140,7 @@ void proxy_lane_release(struct proxy_lane *l)
     l->due = net_timer_close(l->due);
     l->tick = net_timer_close(l->tick);
     l->wake = net_wake_close(l->wake);
+    l->more = net_wake_close(l->more);
     drop_spare(l);
     proxy_log_flush(l);
     buf_release(&l->log);
@@ -280,6 +284,54 @@ void proxy_settle(struct proxy_lane *l, bool waiting)
         proxy_pump(l);
     else if (!l->pumping)
         proxy_tell_moved(l);
+}
+
+/* ---- large bodies on their way ------------------------------------------------------------------------------- */
+
+bool proxy_lane_sends(struct proxy_request *r, size_t bytes)
+{
+    struct proxy_lane *l = r->lane;
+    if (l->sent >= PROXY_SEND_TURN)
+        return false;
+    l->sent += bytes;
+    return true;
+}
+
+void proxy_sender_add(struct proxy_request *r)
+{
+    struct proxy_lane *l = r->lane;
+    proxy_sender_remove(r);
+    r->at_sender = l->last_sender ? &l->last_sender->next_sender : &l->senders;
+    *r->at_sender = l->last_sender = r;
+    net_wake_send(l->more); /* a timer that is due at once would not wait for what others have to say */
+}
+
+void proxy_sender_remove(struct proxy_request *r)
+{
+    struct proxy_lane *l = r->lane;
+    if (!r->at_sender)
+        return;
+    *r->at_sender = r->next_sender;
+    if (r->next_sender)
+        r->next_sender->at_sender = r->at_sender;
+    else
+        l->last_sender = r->at_sender == &l->senders ? NULL : base_container(r->at_sender, struct proxy_request, next_sender);
+    r->at_sender = NULL;
+    r->next_sender = NULL;
+}
+
+static void on_more(void *ctx)
+{
+    struct proxy_lane *l = ctx;
+    struct proxy_request *r;
+    l->sent = 0;
+    while ((r = l->senders) && l->sent < PROXY_SEND_TURN) {
+        proxy_sender_remove(r);
+        if (r->sending)
+            proxy_forward_send(r);
+    }
+    if (l->senders)
+        net_wake_send(l->more);
 }
 
 /* ---- the tick ---------------------------------------------------------------------------------------------- */

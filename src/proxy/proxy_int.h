@@ -53,6 +53,7 @@
 #define PROXY_LOOK_SURE 24576           /* a body up to here costs less, whatever is in it */
 #define PROXY_LOOK_NAME_MAX 4096        /* of a model's name that is understood */
 #define PROXY_SLICE 65536               /* a larger one goes in pieces of this size, as the replica takes them */
+#define PROXY_SEND_TURN 524288          /* so much of all large bodies goes out, which takes 0.2 ms, before a loop looks after others: a replica may take them as fast as they come */
 #define PROXY_KNOWN_SHOWN 32            /* names listed in the answer to an unknown one */
 #define PROXY_HOLD_MAX 65536            /* of an answer that is held until it is sure; a longer one is passed on */
 #define PROXY_EVENT_MAX 65536           /* of an event that is read; of a longer one the front */
@@ -259,6 +260,9 @@ struct proxy_lane {
     bool threaded;
     bool pumping, again, ticking; /* again: somebody came while it hands out */
     struct proxy_request *streams; /* those that want signs of life */
+    struct proxy_request *senders, *last_sender; /* large bodies that wait for their turn to go on */
+    struct net_wake *more;         /* their turn */
+    size_t sent;                   /* bytes of large bodies, since then */
     struct proxy_request *spare;   /* memory of requests that have ended, for the next ones */
     unsigned n_spare;
     size_t most;                   /* connections at once, since memory was given back */
@@ -300,6 +304,10 @@ void proxy_settle(struct proxy_lane *l, bool waiting);
 void proxy_tick(struct proxy_lane *l);
 void proxy_lane_opened(void *lane); /* a connection */
 void proxy_stream_add(struct proxy_request *r);
+/* Whether a request may send so many bytes more of a large body before others have had their turn; else it waits for its own with proxy_sender_add, which calls proxy_forward_send. */
+bool proxy_lane_sends(struct proxy_request *r, size_t bytes);
+void proxy_sender_add(struct proxy_request *r);
+void proxy_sender_remove(struct proxy_request *r); /* harmless when it does not wait */
 void proxy_stream_remove(struct proxy_request *r);
 
 /* ---- guard.c ---------------------------------------------------------------------------------------------------- */
@@ -484,6 +492,7 @@ struct proxy_request {
     uint64_t token_ms;           /* when the last token passed */
     struct metrics_series *gaps; /* where the time between them goes */
     struct proxy_request *next_stream, **at_stream; /* in lane->streams */
+    struct proxy_request *next_sender, **at_sender; /* in lane->senders */
 };
 
 extern const struct httpio_server_ops proxy_server_ops; /* ctx is the lane */

@@ -387,6 +387,7 @@ static void free_request(struct proxy_request *r)
     proxy_join_leave(r);
     proxy_join_close(r);
     proxy_stream_remove(r);
+    proxy_sender_remove(r);
     proxy_answer_reset(r);
     proxy_request_drop_body(r);
     proxy_config_unref(r->config);

@@ -7,6 +7,7 @@
  *   streams watch PORT STREAMS              reads them to their end: "MEDIAN_MS P99_MS MOST_MS EVENTS READS BROKEN"
  *   streams hold PORT STREAMS               opens them, says "open N" when each has its first event, closes all at the end of its standard input
  *   streams idle PORT STREAMS               the same with connections that ask nothing
+ *   streams send PORT KIND MIB RATE         sends bodies of that size one after the other, so many MiB a second, until it is killed; KIND is code or picture. "sent" for each on its standard output
  */
 #include <base/base.h>
 
@@ -28,6 +29,7 @@
 struct conn {
     int fd;
     bool open, sending, seen, ended;
+    uint64_t body_left; /* of a request: what is passed over before the answer */
     uint64_t next_ns;
     unsigned sent;
     char tail[TAIL];
@@ -112,9 +114,16 @@ static void take_request(struct conn *c)
 {
     static const char head[] = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     static const char well[] = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-    ssize_t n = recv(c->fd, c->tail + c->len, TAIL - c->len, 0);
+    static char passed[1 << 18];
+    ssize_t n = c->body_left ? recv(c->fd, passed, sizeof passed, 0) : recv(c->fd, c->tail + c->len, TAIL - c->len, 0);
     if (n <= 0) {
         drop(c);
+        return;
+    }
+    if (c->body_left) {
+        c->body_left -= (uint64_t)n < c->body_left ? (uint64_t)n : c->body_left;
+        if (!c->body_left)
+            put(c, well, sizeof well - 1);
         return;
     }
     c->len += (size_t)n;
@@ -128,6 +137,11 @@ static void take_request(struct conn *c)
         struct str line = str_split(&rest, '\n'), name = str_split(&line, ':');
         if (str_eq_nocase(name, STR("content-length")))
             base_ignore(str_to_u64(str_trim(line), &body));
+    }
+    if (body > TAIL) { /* a large one asks for no stream */
+        c->body_left = body - (c->len - (size_t)end - 4);
+        c->len = 0;
+        return;
     }
     if (c->len < (size_t)end + 4 + body)
         return;
@@ -307,6 +321,81 @@ static void idle(uint64_t port, uint64_t n)
         ;
 }
 
+/* ---- bodies ------------------------------------------------------------------------------------------------ */
+
+#define PIECE 65536
+
+/* A conversation about code, or a question with a picture. */
+static void make_body(const char *kind, size_t size, struct buf *out)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    bool picture = strcmp(kind, "picture") == 0;
+    uint64_t dice = 88172645463325252u;
+    buf_add_c(out, picture ? "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64," : "{\"model\":\"m\",\"messages\":[");
+    for (size_t turn = 0; !picture && out->len < size; turn++) {
+        buf_addf(out, "%s{\"role\":\"%s\",\"content\":\"", turn ? "," : "", turn % 2 ? "assistant" : "user");
+        for (int line = 0; line < 60; line++)
+            buf_addf(out, "static int f%zu_%d(void)\\n{\\n\\tprintf(\\\"%%d\\\\n\\\", 7);\\n}\\n", turn, line);
+        buf_add_c(out, "\"}");
+    }
+    while (picture && out->len < size) {
+        dice ^= dice << 13, dice ^= dice >> 7, dice ^= dice << 17;
+        for (int i = 0; i < 10; i++)
+            buf_add_char(out, digits[dice >> 6 * i & 63]);
+    }
+    buf_add_c(out, picture ? "\"}}]}]}" : "]}");
+    if (buf_status(out) < 0)
+        die("streams: out of memory");
+}
+
+static void sleep_until(uint64_t ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR)
+        ;
+}
+
+static void send_all(int fd, struct str data)
+{
+    while (data.len) {
+        ssize_t n = send(fd, data.ptr, data.len, MSG_NOSIGNAL);
+        if (n <= 0)
+            die("streams: cannot send");
+        data.ptr += n;
+        data.len -= (size_t)n;
+    }
+}
+
+static _Noreturn void send_bodies(uint64_t port, const char *kind, uint64_t mib, uint64_t rate)
+{
+    struct buf body = BUF_INIT(256 << 20);
+    make_body(kind, mib << 20, &body);
+    uint64_t each_ns = PIECE * UINT64_C(1000000000) / ((rate ? rate : 1) << 20), due = now_ns();
+    for (;;) {
+        struct sockaddr_in a = address(port);
+        char head[256], answer[1024];
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) < 0)
+            die("streams: cannot connect");
+        int n = snprintf(head, sizeof head, "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n", body.len);
+        send_all(fd, (struct str){head, (size_t)n});
+        for (struct str left = buf_str(&body); left.len;) {
+            struct str piece = {left.ptr, left.len < PIECE ? left.len : PIECE};
+            due = (due + each_ns > now_ns()) ? due + each_ns : now_ns();
+            sleep_until(due);
+            send_all(fd, piece);
+            left.ptr += piece.len;
+            left.len -= piece.len;
+        }
+        ssize_t got = recv(fd, answer, sizeof answer, 0);
+        if (got < 12 || memcmp(answer + 9, "200", 3) != 0)
+            die("streams: a body was not taken");
+        (void)printf("sent\n");
+        (void)fflush(stdout);
+        close(fd);
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct rlimit files;
@@ -321,7 +410,9 @@ int main(int argc, char **argv)
         client(number(argv[2]), number(argv[3]), argv[1][0] == 'h');
     else if (argc == 4 && strcmp(argv[1], "idle") == 0)
         idle(number(argv[2]), number(argv[3]));
+    else if (argc == 6 && strcmp(argv[1], "send") == 0)
+        send_bodies(number(argv[2]), argv[3], number(argv[4]), number(argv[5]));
     else
-        return (void)fprintf(stderr, "usage: streams serve PORT INTERVAL_US EVENTS | watch PORT STREAMS | hold PORT STREAMS | idle PORT STREAMS\n"), 2;
+        return (void)fprintf(stderr, "usage: streams serve PORT INTERVAL_US EVENTS | watch PORT STREAMS | hold PORT STREAMS | idle PORT STREAMS | send PORT KIND MIB RATE\n"), 2;
     return 0;
 }

@@ -262,6 +262,34 @@ static void test_many_pieces_are_looked_at_beside(void **state)
     client_release(&text);
 }
 
+/* A replica that takes bodies as fast as they come does not keep the loop: they go out in turns, between which one may end, and each arrives whole. */
+static void test_bodies_go_out_in_turns(void **state)
+{
+    (void)state;
+    struct client c[3];
+    struct proxy_lane *l = rig.proxy->lanes;
+    rig_replicas(3, ECHO);
+    base_autobuf struct buf body = BUF_INIT(32 * MIB);
+    make_body(&body, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"", 8 * MIB, "\"}]}");
+    for (int i = 0; i < 3; i++)
+        client_start(&c[i], "POST", CHAT, buf_str(&body));
+    WAIT(l->senders && l->senders != l->last_sender);
+    assert_true(l->sent <= PROXY_SEND_TURN + PROXY_SLICE);
+    c[1].call = httpio_call_cancel(c[1].call);
+    WAIT(c[0].done && c[2].done);
+    WAIT_POLL(rig.proxy->stats.active == 0);
+    assert_null(l->senders);
+    assert_null(l->last_sender);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(c[i].status, i == 1 ? 0 : 200);
+        client_release(&c[i]);
+    }
+    size_t whole = 0;
+    for (int i = 0; i < 3; i++)
+        whole += rig.replicas[i].body_len == body.len + strlen("served-0") - strlen("m");
+    assert_true(whole >= 2);
+}
+
 /* What is looked at on the loop, and what is not, by size and by pieces. */
 static void test_quick_looks(void **state)
 {
@@ -657,6 +685,7 @@ int main(void)
         BODIES_TEST(test_ends_while_looked_at),
         BODIES_TEST(test_many_pieces_are_looked_at_beside),
         BODIES_TEST(test_quick_looks),
+        BODIES_TEST(test_bodies_go_out_in_turns),
         BODIES_TEST(test_memory_used_up),
         BODIES_TEST(test_chunked_too_long),
         BODIES_TEST(test_disk_full),
