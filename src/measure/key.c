@@ -77,7 +77,7 @@ int measure_model_digest(const struct store_weights *weights, const struct store
             r = digest_files(d, roles[i], files[i], err);
     char hex[OS_SHA256_HEX];
     if (r == 0 && (r = os_digest_hex(d, hex)) < 0)
-        r = err_sys(err, r, "cannot digest '%s'", weights->parts[0].path);
+        r = err_sys(err, r, "cannot digest the headers of a model");
     os_digest_free(d);
     if (r == 0)
         memcpy(ret, hex, sizeof hex);
