@@ -9,6 +9,7 @@
 
 /* tools/analyze.h has macros of the same names: here are the functions themselves. */
 #undef str_find
+#undef str_find_char
 #undef str_starts
 
 struct str str_of_u64(uint64_t n, char out[STR_U64])
