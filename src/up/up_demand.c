@@ -104,6 +104,7 @@ int up_demand_open(struct up *u, struct err *err)
     u->demand.timer = net_timer_new(u->loop, on_timer, u);
     if (!u->demand.timer)
         return err_nomem(err);
+    u->demand.mark = now_ms(u); /* greater than any that workers may still tell of the program before this one */
     int rc = fill(u, err);
     return rc < 0 ? rc : up_prompts_open(u, err);
 }
