@@ -238,7 +238,7 @@ static size_t count_demand(const struct check_plan *p, const struct check_machin
 static int plan_machine(struct check_plan *p, struct check_machine *m, struct err *err)
 {
     bool all = true;
-    base_autofree struct before *before = calloc(p->n_needs ? p->n_needs : 1, sizeof *before);
+    struct before *before = arena_alloc(p->arena, p->n_needs + 1, sizeof *before);
     if (!before)
         return err_nomem(err);
     for (size_t i = 0; i < p->n_needs; i++)

@@ -36,7 +36,7 @@ static int refused(const struct buf *why)
 static int wait_for(const struct os_dirs *dirs, const char *name, uint64_t before)
 {
     for (int i = 0; i < STEPS; i++) {
-        base_autobuf struct buf body = BUF_INIT(ANSWER_MAX), version = BUF_INIT(256), why = BUF_INIT(2 * ERR_TEXT_MAX);
+        base_autobuf struct buf body = BUF_INIT(ANSWER_MAX), version = BUF_INIT(256), why = BUF_INIT((size_t)2 * ERR_TEXT_MAX);
         struct timespec step = {.tv_nsec = STEP_MS * 1000000L};
         unsigned status = 0;
         uint64_t now = before;
