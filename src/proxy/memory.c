@@ -159,10 +159,8 @@ static void take_turn(struct affinity *a, const struct reader *r, const char *at
 
 int memory_load(struct affinity *a, struct str text, const struct memory_replica *replicas, size_t n, uint64_t *ret_seed, struct err *err)
 {
-    base_autofree struct reader *r = calloc(1, sizeof *r);
+    struct reader reader = {0}, *r = &reader;
     uint64_t seed = 0;
-    if (!r)
-        return err_nomem(err);
     int rc = read_head(r, text, &seed, err);
     for (uint32_t i = 0; rc == 0 && i < r->n_replicas; i++)
         rc = read_replica(r, i, replicas, n, err);

@@ -277,7 +277,7 @@ static char *pen_quoted(char *at, struct str key, const char *name)
     return at;
 }
 
-#define LINE_ROOM ((size_t)1024 + 6 * FLEET_MODEL_NAME_MAX) /* of all but method and path: keys, numbers, names */
+#define LINE_ROOM ((size_t)1024 + (size_t)6 * FLEET_MODEL_NAME_MAX) /* of all but method and path: keys, numbers, names */
 
 /* What is known when an answer ends; follows the path. Names of keys, replicas and decisions need no escapes. */
 static char *write_rest(const struct proxy_request *r, const struct at_end *at, unsigned code, char *to)

@@ -8,6 +8,8 @@
  *
  * Nothing is allocated: a ticket has room for its kin's count, which lies in one of those that it counts.
  */
+#include <assert.h>
+
 #include "sched_int.h"
 
 /* ---- kin --------------------------------------------------------------------------------------------------- */
@@ -69,6 +71,7 @@ static void join_kin(struct sched_queue *q, struct sched_ticket *t, enum sched_k
 static void leave_kin(struct sched_queue *q, struct sched_ticket *t, enum sched_kinship k)
 {
     struct sched_kin **at = kin_of(q, t, k), *kin = *at;
+    assert(kin); /* it counts t */
     unlink_kin(kin, t, k);
     kin->n--;
     if (kin != &t->kinship[k].kin)
