@@ -242,6 +242,16 @@ void proxy_link_taken(struct proxy_request *r)
     tell(k, &k->answer);
 }
 
+/* The same while its mail is being read, which holds the link: it is not gone when this returns. */
+static void let_go_reading(struct proxy_link *k)
+{
+    k->client.request->source = NULL;
+    k->client.request = NULL;
+    lock(k);
+    k->refs--;
+    unlock(k);
+}
+
 static void take_reply(struct proxy_link *k, bool refused)
 {
     struct proxy_request *r = k->client.request;
@@ -254,7 +264,7 @@ static void take_reply(struct proxy_link *k, bool refused)
         proxy_body_drop(k->proxy, &k->body);
     } else {
         r->body = k->body;
-        let_go(k);
+        let_go_reading(k);
         proxy_forward_alone(r);
     }
 }
@@ -281,7 +291,7 @@ static void take_end(struct proxy_link *k, enum proxy_link_over how)
         r->ticket.predicted = k->predicted;
     }
     r->slow = k->slow;
-    let_go(k);
+    let_go_reading(k);
     if (how == PROXY_LINK_ENDED)
         httpio_end(r->x);
     else if (how == PROXY_LINK_CUT)

@@ -153,7 +153,7 @@ static int run_call(struct call *k, const struct httpio_request *r, uint64_t lim
 
 static int not_up(const struct up_paths *p, const char *name, struct err *err)
 {
-    base_autobuf struct buf where = BUF_INIT(4 * UP_PATH_MAX);
+    base_autobuf struct buf where = BUF_INIT((size_t)4 * UP_PATH_MAX);
     pid_t pid = up_lock_holder(p->state_lock, &where);
     if (pid > 0 && where.len)
         return err_set(err, -EBUSY, "fleet '%s' is up with another run folder (pid %d): 'BERTH_RUN=%s' in front of the command finds it", name, (int)pid, where.ptr);
