@@ -43,8 +43,8 @@ bool json_get_bool(json_val obj, const char *key);
 /* ---- JSON, scanning without a tree --------------------------------------------------------------------------- */
 
 /* Finds member `key` at the top level of a JSON object in a text of any size, in one pass without allocation and without checking more than it must skip (depth is counted, not recursed). *ret_off and *ret_len span the
- * value's bytes in text, quotes included. With the key twice the last one counts, as most readers have it; for that the text is walked to its end. -ENOENT; -EBADMSG when text is not an object
- * or ends early. */
+ * value's bytes in text, quotes included. The text is walked to its end: -EEXIST when the key is there twice, of which readers take the first or the last. -ENOENT; -EBADMSG when text is not an object or ends
+ * early. */
 int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *ret_len, struct err *err) BASE_MUST_USE;
 /* How many commas, colons and opening brackets stand outside strings, `most` at the most: what a walk through all of the text costs, roughly, in a small part of the time that it takes. Of any bytes. */
 size_t json_scan_marks(struct str text, size_t most);

@@ -237,7 +237,7 @@ static int broken(const struct scan *s, struct err *err, const char *what)
 int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *ret_len, struct err *err)
 {
     struct scan s = {.text = text};
-    bool found = false;
+    unsigned found = 0;
     size_t off = 0, len = 0;
     skip_space(&s);
     if (peek(&s) != '{')
@@ -258,7 +258,7 @@ int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *
         if (!skip_value(&s))
             return broken(&s, err, "no value");
         if (wanted) {
-            found = true;
+            found += found < 2;
             off = value_at;
             len = str_trim((struct str){text.ptr + value_at, s.at - value_at}).len;
         }
@@ -274,6 +274,8 @@ int json_scan_member(struct str text, const char *key, size_t *ret_off, size_t *
     }
     if (!found)
         return err_set(err, -ENOENT, "no member '%s' in a JSON object", key);
+    if (found > 1)
+        return err_set(err, -EEXIST, "member '%s' is there twice in a JSON object", key);
     *ret_off = off;
     *ret_len = len;
     return 0;

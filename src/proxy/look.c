@@ -37,8 +37,9 @@ static size_t first_member(struct str body)
 static int find_in_json(struct str body, struct proxy_look *k)
 {
     size_t off, len;
-    if (json_scan_member(body, "model", &off, &len, NULL) < 0)
-        return 0;
+    int rc = json_scan_member(body, "model", &off, &len, NULL);
+    if (rc < 0)
+        return rc == -EEXIST ? -EBADMSG : 0; /* an engine may take the other one, which a key may not allow */
     struct str token = {body.ptr + off, len};
     if (str_eq_c(token, "null"))
         return 0;

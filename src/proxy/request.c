@@ -211,7 +211,7 @@ static void decide(struct proxy_request *r, struct proxy_look *k)
     if (!found && model_in_query(httpio_exchange_head(r->x)->target, &model))
         found = buf_status(&model) < 0 ? 2 : 1;
     if (found < 0) {
-        proxy_request_fail(r, 400, k->form ? "the form's parts are malformed, or it names the model twice" : "\"model\" must be a string that names a model");
+        proxy_request_fail(r, 400, k->form ? "the form's parts are malformed, or it names the model twice" : "\"model\" must be a string that names a model, and stand there once");
         return;
     }
     if (found) {

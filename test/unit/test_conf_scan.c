@@ -42,10 +42,13 @@ static void test_member(void **state)
     finds("{\"model\":{\"a\":[\"}\"]}}", "{\"a\":[\"}\"]}");
 }
 
-static void test_last_of_two_counts(void **state)
+static void test_twice(void **state)
 {
     (void)state;
-    finds("{\"model\":\"one\",\"model\":\"two\"}", "\"two\"");
+    refuses("{\"model\":\"one\",\"model\":\"two\"}", -EEXIST);
+    refuses("{\"model\":\"one\",\"a\":[1],\"mod\\u0065l\":\"one\",\"model\":null}", -EEXIST);
+    refuses("{\"model\":\"one\",\"model\":\"two\"", -EBADMSG);
+    finds("{\"a\":1,\"a\":2,\"model\":\"one\"}", "\"one\"");
 }
 
 static void test_escaped_key(void **state)
@@ -337,7 +340,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_member),
-        cmocka_unit_test(test_last_of_two_counts),
+        cmocka_unit_test(test_twice),
         cmocka_unit_test(test_escaped_key),
         cmocka_unit_test(test_not_there),
         cmocka_unit_test(test_broken),

@@ -96,6 +96,13 @@ static void test_model_required(void **state)
     assert_string_equal(c.body.ptr, "{\"error\":{\"message\":\"no model is named; set \\\"model\\\" in the JSON body or model= in the query to one of: 'a', 'b b'\","
                                     "\"type\":\"invalid_request_error\",\"code\":400}}");
     client_release(&c);
+    static const char *const not_once[] = {"{\"model\":\"a\",\"model\":\"b b\"}", "{\"model\":\"a\",\"n\":1,\"model\":\"a\"}", "{\"model\":7}"};
+    for (size_t i = 0; i < BASE_COUNT(not_once); i++) {
+        ask(&c, "POST", CHAT, not_once[i]);
+        assert_int_equal(c.status, 400);
+        assert_string_equal(c.body.ptr, "{\"error\":{\"message\":\"\\\"model\\\" must be a string that names a model, and stand there once\",\"type\":\"invalid_request_error\",\"code\":400}}");
+        client_release(&c);
+    }
     ask(&c, "GET", "/props", NULL);
     assert_int_equal(c.status, 400);
     client_release(&c);
