@@ -203,12 +203,10 @@ static bool is(const char *fault, const char *kind)
     return strcmp(fault, kind) == 0;
 }
 
-/* The next of --every, when it is due. Under lock. The distances are between a half and one and a half of what was said: equal ones, where as much is asked again each time, would fall on the same bytes of every copy. */
+/* The next of --every, when it is due. Under lock. */
 static void take_due(char out[16])
 {
-    static uint64_t chance = 1;
-    chance = chance * 6364136223846793005u + 1442695040888963407u;
-    next_fault = total + every / 2 + every * (chance >> 54) / 1024;
+    next_fault = total + every;
     (void)snprintf(out, 16, "%s", kinds[next_kind++ % n_kinds]);
     faults++;
 }

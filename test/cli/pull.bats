@@ -245,8 +245,7 @@ load hub
 	[ "$status" -eq 1 ]
 	[[ $errors == *"the server sends other bytes each time"* ]]
 	[ -z "$(payload w.gguf)" ]
-	# 16 copies of each part beside the first, and what was on its way when it ended
-	[ "$(stat_of bytes)" -le $((18 * 20000000)) ]
+	[ "$(stat_of bytes)" -le $((17 * 20000000)) ]
 }
 
 @test "pull: a web page is never a model; login pages and pointers do not become files" {
