@@ -171,6 +171,15 @@ static uint64_t gap_with(const struct check_plan *p, const struct check_machine 
     return m->n_devices > 1 ? (uint64_t)(high - low) : 0;
 }
 
+/* Whether its memory is enough; an engine may refuse all the same. */
+static bool has_room(const struct check_machine *m)
+{
+    for (size_t d = 0; d <= m->n_devices; d++)
+        if (m->left[d] < (int64_t)check_floor(m, d))
+            return false;
+    return m->slack_bytes == 0 || m->gap_bytes <= m->slack_bytes;
+}
+
 /* The sums of a machine, from its services' predictions. */
 static void sum_up(struct check_plan *p, struct check_machine *m)
 {
@@ -193,7 +202,7 @@ static void sum_up(struct check_plan *p, struct check_machine *m)
         m->planned = m->planned || (n->machine == m && !n->why);
         m->gap_bytes = gap > m->gap_bytes ? gap : m->gap_bytes;
     }
-    m->fits = least >= 0 && (m->slack_bytes == 0 || m->gap_bytes <= m->slack_bytes);
+    m->fits = has_room(m);
     for (size_t i = 0; i < p->n_needs; i++)
         if (p->needs[i].machine == m && !p->needs[i].why && refused(&p->needs[i]))
             m->fits = false;
@@ -246,7 +255,7 @@ static int plan_machine(struct check_plan *p, struct check_machine *m, struct er
     int r = plan_again(p, m, err);
     for (size_t i = 0; i < p->n_needs; i++)
         all = all && (p->needs[i].machine != m || p->needs[i].why == before[i].why);
-    if (r < 0 || (m->fits && all) || !p->state->options.turns || count_demand(p, m, before) < 2)
+    if (r < 0 || (has_room(m) && all) || !p->state->options.turns || count_demand(p, m, before) < 2)
         return r;
     for (size_t i = 0; i < p->n_needs; i++) {
         struct check_need *n = &p->needs[i];

@@ -706,4 +706,11 @@ turns() {
 	[[ $output == *"BROKEN fit service coder "*"ok fit service writer"* ]]
 	# what is pinned goes for nobody
 	[ "$(turns 700MiB ', pin: true')" = "False False" ]
+	# one that the engine refuses is no want of room
+	turns 2000MiB >/dev/null
+	sed -i '/coder:/s/context: 1024/context: 4096/' "$scratch/turns.yaml"
+	run_split "$BERTH" fit -f "$scratch/turns.yaml"
+	[ "$status" -eq 1 ]
+	[[ $output == *"[context-trained]"* ]]
+	[[ $output != *"turns"* ]]
 }
