@@ -53,7 +53,7 @@
 #define PROXY_LOOK_SURE 24576           /* a body up to here costs less, whatever is in it */
 #define PROXY_LOOK_NAME_MAX 4096        /* of a model's name that is understood */
 #define PROXY_SLICE 65536               /* a larger one goes in pieces of this size, as the replica takes them */
-#define PROXY_SEND_TURN 524288          /* so much of all large bodies goes out, which takes 0.2 ms, before a loop looks after others: a replica may take them as fast as they come */
+#define PROXY_SEND_TURN 524288          /* so much of all bodies goes out, which takes 0.2 ms, before a loop looks after others: a replica may take them as fast as they come */
 #define PROXY_KNOWN_SHOWN 32            /* names listed in the answer to an unknown one */
 #define PROXY_HOLD_MAX 65536            /* of an answer that is held until it is sure; a longer one is passed on */
 #define PROXY_EVENT_MAX 65536           /* of an event that is read; of a longer one the front */
@@ -262,7 +262,7 @@ struct proxy_lane {
     struct proxy_request *streams; /* those that want signs of life */
     struct proxy_request *senders, *last_sender; /* large bodies that wait for their turn to go on */
     struct net_wake *more;         /* their turn */
-    size_t sent;                   /* bytes of large bodies, since then */
+    size_t sent;                   /* bytes of bodies, since the last turn */
     struct proxy_request *spare;   /* memory of requests that have ended, for the next ones */
     unsigned n_spare;
     size_t most;                   /* connections at once, since memory was given back */
